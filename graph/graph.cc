@@ -31,6 +31,7 @@ Graph Graph::share() const {
   g.output_names_ = output_names_;
   g.updates_ = updates_;
   g.params = params;
+  g.order = order;
   g.tensors_.reserve(tensors_.size());
   for (const HostTensor& t : tensors_) g.tensors_.push_back(t.share());
   return g;
@@ -246,6 +247,9 @@ void Graph::clear_outputs() {
   output_names_.clear();
 }
 void Graph::add_update(ValueId state, ValueId next) { updates_.push_back({state, next}); }
+void Graph::set_update(int index, ValueId next) {
+  updates_[static_cast<size_t>(index)].next = next;
+}
 
 // --- order and names
 // --------------------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ class Graph {
   void set_output(int index, ValueId v);
   void clear_outputs();
   void add_update(ValueId state, ValueId next);
+  void set_update(int index, ValueId next);
 
   // Access
   // ----------------------------------------------------------------------------------------------------
@@ -140,6 +141,9 @@ class Graph {
   std::vector<ValueId> sources(Source kind) const;
   ValueId find(std::string_view name) const;  // linear; import, command line and tests only
   std::map<ValueId, ParamInfo> params;
+  // The execution order that the schedule pass chose: every live node once. Empty before that pass:
+  // then topo() is the order.
+  std::vector<NodeId> order;
 
   // Live nodes, producers before users, stable: nodes that do not depend on one another keep their
   // id order. Throws Error(kModel) naming the nodes on a cycle.

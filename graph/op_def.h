@@ -134,6 +134,23 @@ struct RawNode {
 };
 using AdaptFn = void (*)(RawNode&);
 
+// --- training policy
+// -------------------------------------------------------------------------------------------
+// How an op behaves while training, decided by canonicalize and applied by the op itself (no pass
+// holds a list of op names).
+struct TrainingPolicy {
+  bool training = false;       // loss and gradients are computed; false: inference behaviour
+  bool update_states = false;  // training with an optimizer: running statistics become StateUpdates
+  bool batch_norm_frozen = false;  // training, but norms use their running statistics
+  uint64_t seed = 0;
+  ValueId step = kNone;  // i64 scalar state kStepName; kNone unless training
+};
+// Called once per node, on a typed graph, in topological order. It may edit the node in place
+// (attributes, outputs; then g.infer(n)), add nodes, StateUpdates (g.add_update: the optimizer pass
+// guards them, so that a skipped step changes nothing), or replace_uses() of every output: nodes
+// left without users are erased afterwards.
+using TrainingPolicyFn = void (*)(Graph&, NodeId, const TrainingPolicy&);
+
 // --- kernels
 // ----------------------------------------------------------------------------------------------------
 struct KernelQuery;  // runtime/kernel.h
@@ -244,6 +261,7 @@ struct OpDef {
   std::vector<GradRule> grad = {};
   DecomposeFn decompose = nullptr;
   AdaptFn adapt = nullptr;
+  TrainingPolicyFn training_policy = nullptr;  // BatchNormalization, Dropout; most ops have none
   Ew ew = Ew::kNone;
   bool view = false;    // output 0 is input 0's memory under another shape; no kernel runs
   bool random = false;  // never folded, never merged
