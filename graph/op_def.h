@@ -269,6 +269,8 @@ struct OpDef {
   Precision precision = Precision::kFollow;
   Pad pad = Pad::kNo;
   std::vector<std::pair<int, int>> inplace = {};  // output i may overwrite input j (same bytes)
+  std::vector<int> state_inputs = {};  // float data of the file read here is running state, not a
+                                       // parameter (BatchNormalization mean and variance)
   std::function<double(const Graph&, const Node&)> flops =
       {};  // multiply and add count 2; absent = 0
   std::vector<KernelEntry> kernels = {};
