@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Size budgets: the program stays small enough to be read.
+
+A source file has at most 800 lines (300 is normal, from 500 on it is listed); the core (graph/,
+runtime/, importers/) at most 12,000, with ops/ 27,000. Raising a budget is a commit of its own, with
+the reason beside the number.
+"""
+import os
+import sys
+
+SOURCE = os.environ.get("ORTRAIN_SOURCE") or os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FILE_BUDGET, FILE_THOUGHT = 800, 500
+CORE_BUDGET, TOTAL_BUDGET = 12_000, 27_000
+EXCEPTIONS = {}  # path: (lines, reason)
+
+
+def main():
+    core = ops = failed = 0
+    for folder in ("graph", "runtime", "importers", "ops", "tests", "models"):
+        for path, folders, names in os.walk(os.path.join(SOURCE, folder)):
+            folders[:] = [f for f in folders if f not in ("runs", "__pycache__")]
+            for name in sorted(names):
+                if not name.endswith((".cc", ".h", ".cu", ".cuh", ".py", ".sh")):
+                    continue
+                file = os.path.relpath(os.path.join(path, name), SOURCE)
+                with open(os.path.join(SOURCE, file), encoding="utf-8") as f:
+                    lines = sum(1 for _ in f)
+                core += lines if folder in ("graph", "runtime", "importers") else 0
+                ops += lines if folder == "ops" else 0
+                budget = EXCEPTIONS.get(file, (FILE_BUDGET, ""))[0]
+                if lines > budget:
+                    print(f"FAIL {file}: {lines} lines, budget {budget}")
+                    failed += 1
+                elif lines > FILE_THOUGHT:
+                    print(f"long {file}: {lines} lines")
+    for what, lines, budget in (("core", core, CORE_BUDGET), ("core and ops", core + ops, TOTAL_BUDGET)):
+        ok = lines <= budget
+        print(f"{'ok  ' if ok else 'FAIL'} {what}: {lines} of {budget} lines")
+        failed += not ok
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
