@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Who may include whom, and the other rules of the source that a compiler does not check.
 
-Folders (docs/architecture.md has the reasons):
+Folders:
   graph/       the standard library and graph/ only
   runtime/     not ops/, not importers/; CUDA headers only in runtime/cuda and runtime/comm/nccl*
   ops/         graph/, runtime/kernel.h, library handles (runtime/cpu, runtime/cuda), ops/common/;
