@@ -16,8 +16,9 @@ for source in "${targets[@]}"; do
   name=$(basename "$source" .cc)
   cmake --build "$build" --target "$name" >"$build.log" 2>&1 || { tail -40 "$build.log"; exit 1; }
   mkdir -p "$build/corpus/$name"
-  seeds=(tests/fuzz/seeds/"${name%_fuzz}"/)  # example files, where there are any
+  seeds=()
+  [[ -d tests/fuzz/seeds/${name%_fuzz} ]] && seeds=("tests/fuzz/seeds/${name%_fuzz}")
   echo "== $name"
   "$build/$name" -max_total_time="${FUZZ_SECONDS:-20}" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
-    -artifact_prefix="$build/$name-" "$build/corpus/$name" "${seeds[@]}" 2>&1 | tail -15
+    -artifact_prefix="$build/$name-" "$build/corpus/$name" ${seeds[@]+"${seeds[@]}"} 2>&1 | tail -15
 done
