@@ -1,0 +1,99 @@
+// Helpers of the data movement ops: strides, strided copies, the kernels made of one such copy.
+//
+// A strided copy takes element i of an index space `dims` from src[src_offset + i . src] to
+// dst[dst_offset + i . dst]; strides are in elements and may be negative or (src) zero. Transpose,
+// Slice, Expand, Tile, Split, Concat, DepthToSpace and their gradients are all of this form.
+// run_copy is threaded, tiles transposes and never allocates; copy_ref is the plain loop it is
+// checked against.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/op_def.h"
+#include "runtime/kernel.h"
+
+namespace ortrain::ops {
+
+struct StridedCopy {
+  Dims dims, src, dst;  // same length
+  int64_t src_offset = 0, dst_offset = 0;
+  size_t size = 4;  // bytes per element: 1, 2, 4 or 8
+};
+
+// Row-major strides of a dense tensor, in elements.
+Dims dense_strides(const Dims& dims);
+// Product of dims[begin, end).
+int64_t product(const Dims& dims, int begin, int end);
+int64_t product(const Dims& dims);
+
+// Drops axes of extent 1 and merges neighbours that are contiguous on both sides. Call once, at
+// prepare time.
+StridedCopy simplify(StridedCopy c);
+void run_copy(const StridedCopy& c, const void* src, void* dst, int threads);
+// The same for any C++ type, one element at a time.
+template <class T>
+void copy_ref(const StridedCopy& c, const T* src, T* dst) {
+  const size_t rank = c.dims.size();
+  const int64_t n = product(c.dims);
+  std::vector<int64_t> at(rank, 0);
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t s = c.src_offset, d = c.dst_offset;
+    for (size_t k = 0; k < rank; ++k) s += at[k] * c.src[k], d += at[k] * c.dst[k];
+    dst[d] = src[s];
+    for (size_t k = rank; k-- > 0;) {
+      if (++at[k] < c.dims[k]) break;
+      at[k] = 0;
+    }
+  }
+}
+void copy_ref(const StridedCopy& c, const void* src, void* dst);
+
+// A copy that reads a dense tensor of `in` in the order of axes `perm`.
+StridedCopy permuted(const Dims& in, const std::vector<int64_t>& perm, size_t size);
+
+// Kernels of ops whose output 0 is one dense strided copy of input 0: "strided" and "ref".
+// make(query) gives the copy; kCopyKernels(make) is for OpDef::kernels.
+using MakeCopy = StridedCopy (*)(const KernelQuery&);
+template <MakeCopy make>
+Kernel strided_kernel(const KernelQuery& q) {
+  return {0, [c = simplify(make(q)), threads = q.threads](const KernelArgs& a) {
+            run_copy(c, a.in[0], a.out[0], threads);
+          }};
+}
+template <MakeCopy make>
+Kernel strided_ref(const KernelQuery& q) {
+  return {0, [c = make(q)](const KernelArgs& a) { copy_ref(c, a.in[0], a.out[0]); }};
+}
+template <MakeCopy make>
+std::vector<KernelEntry> copy_kernels() {
+  return {{"cpu", "strided", nullptr, strided_kernel<make>},
+          {"cpu", "ref", nullptr, strided_ref<make>}};
+}
+
+// For views: the executor runs nothing; the evaluator of constants copies.
+std::vector<KernelEntry> view_kernels();
+
+// Integer contents carried through inference (shape chains): sets output 0's contents to the given
+// copy of input 0's, when those are known and both shapes are numbers.
+void carry_ints(InferCtx& c, const StridedCopy& copy);
+// The same for ops that keep the order of elements (Reshape, Squeeze, ...).
+void carry_ints(InferCtx& c);
+
+// A constant list of integers as numbers; throws Error(kUnsupported) when one is symbolic.
+std::vector<int64_t> numbers(const std::vector<Dim>& dims, std::string_view what);
+
+// memset, in pieces.
+void fill_zero(void* dst, size_t bytes, int threads);
+// Where(mask) etc. need elements by size only.
+template <class F>
+decltype(auto) by_size(size_t size, F&& f) {
+  switch (size) {
+    case 1: return f.template operator()<uint8_t>();
+    case 2: return f.template operator()<uint16_t>();
+    case 8: return f.template operator()<uint64_t>();
+    default: return f.template operator()<uint32_t>();
+  }
+}
+
+}  // namespace ortrain::ops
