@@ -102,7 +102,7 @@ Ints query_pads(const KernelQuery& q) {
 template <class T>
 T pad_value(const KernelArgs& a, DType from, DType to) {
   T value{};
-  if (!a.in[2]) return value;
+  if (from == DType::kUndefined) return value;
   if (from == to) {
     std::memcpy(&value, a.in[2], sizeof(T));
   } else {
