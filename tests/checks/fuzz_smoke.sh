@@ -18,7 +18,8 @@ for source in "${targets[@]}"; do
   mkdir -p "$build/corpus/$name"
   seeds=()
   [[ -d tests/fuzz/seeds/${name%_fuzz} ]] && seeds=("tests/fuzz/seeds/${name%_fuzz}")
-  echo "== $name"
-  "$build/$name" -max_total_time="${FUZZ_SECONDS:-20}" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+  echo "== $name"  # libFuzzer would exit with 77 on a crash, which ctest reads as skipped
+  "$build/$name" -max_total_time="${FUZZ_SECONDS:-20}" -rss_limit_mb=2048 -timeout=10 -error_exitcode=1 \
+    -print_final_stats=1 \
     -artifact_prefix="$build/$name-" "$build/corpus/$name" ${seeds[@]+"${seeds[@]}"} 2>&1 | tail -15
 done
