@@ -151,6 +151,16 @@ struct TrainingPolicy {
 // left without users are erased afterwards.
 using TrainingPolicyFn = void (*)(Graph&, NodeId, const TrainingPolicy&);
 
+// --- layout
+// -------------------------------------------------------------------------------------------------
+// Rewrites attributes and side inputs of a typed node so that it takes and gives channels-last data
+// ([N, spatial..., C]); says which inputs and outputs that are. The layout pass rewires and infers.
+// nullopt, with the node unchanged, where that cannot be. Ops with `ew` need none.
+struct LayoutChange {
+  std::vector<int> inputs, outputs;
+};
+using ChannelsLastFn = std::optional<LayoutChange> (*)(Graph&, NodeId);
+
 // --- kernels
 // ----------------------------------------------------------------------------------------------------
 struct KernelQuery;  // runtime/kernel.h
@@ -263,6 +273,8 @@ struct OpDef {
   AdaptFn adapt = nullptr;
   TrainingPolicyFn training_policy = nullptr;  // BatchNormalization, Dropout; most ops have none
   Ew ew = Ew::kNone;
+  ChannelsLastFn channels_last = nullptr;  // layout pass: what it does to the node
+  bool wants_channels_last = false;        // worth transposing its data; others follow their input
   bool view = false;    // output 0 is input 0's memory under another shape; no kernel runs
   bool random = false;  // never folded, never merged
   bool fold = true;     // may be evaluated before training when all inputs are constant

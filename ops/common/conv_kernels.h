@@ -1,0 +1,22 @@
+// Kernels of convolution and its two gradients, shared by Conv, ConvTranspose and the gradient ops.
+// Roles are those of the forward convolution: x [N,C,in...], w [O,C/group,k...], y [N,O,out...].
+//
+// "onednn": f32, channels-last inside (plain channels-first data is reordered on the way in and
+// out); w is packed in the workspace per call. "ref": any float type, plain loops.
+#pragma once
+
+#include "ops/common/window.h"
+
+namespace ortrain::ops {
+
+Kernel conv_ref(const KernelQuery& q);              // Conv: x, w, b? -> y
+Kernel conv_grad_input_ref(const KernelQuery& q);   // dy, w -> dx
+Kernel conv_grad_weight_ref(const KernelQuery& q);  // x, dy -> dw, db?
+Kernel conv_onednn(const KernelQuery& q);
+Kernel conv_grad_input_onednn(const KernelQuery& q);
+Kernel conv_grad_weight_onednn(const KernelQuery& q);
+std::string conv_reject(const KernelQuery& q);
+std::string conv_grad_input_reject(const KernelQuery& q);
+std::string conv_grad_weight_reject(const KernelQuery& q);
+
+}  // namespace ortrain::ops

@@ -1,0 +1,219 @@
+// Conv (1 to 3 spatial axes, groups, dilations, auto_pad, asymmetric pads) and its two gradients,
+// ortrain.ConvGradInput and ortrain.ConvGradWeight (weight and bias gradient in one pass over dy).
+//
+// Attributes are ONNX's, passed on unchanged to the gradient ops, plus in_shape or w_shape (dims of
+// what is computed) and channels_last=1 (set by the layout pass; the weight keeps the file's
+// layout). ConvTranspose is ortrain.ConvGradInput seen from the other side, so that has gradients.
+#include "graph/error.h"
+#include "ops/common/conv_kernels.h"
+#include "ops/common/onednn.h"
+#include "ops/common/share_node.h"
+
+namespace ortrain::ops {
+namespace {
+
+int64_t group_of(const Attrs& a) { return a.i("group", 1); }
+
+void infer_conv(InferCtx& c) {
+  const Shape &x = c.shape(0), &w = c.shape(1);
+  if (x.rank() < 3 || w.rank() != x.rank())
+    c.fail(cat("input ", x.str(), " and weight ", w.str(), " must have equal rank 3 to 5"));
+  Dims kernel;
+  for (int i = 2; i < w.rank(); ++i) {
+    if (!w[i].is_const()) c.fail("the kernel extents must be known");
+    kernel.push_back(w[i].value());
+  }
+  const int64_t group = group_of(c.attrs());
+  const Dim channels = x[channel_axis(c.attrs(), x.rank())];
+  if (group < 1 || prove_equal(channels, w[1] * Dim(group)) == Tri::kNo)
+    c.fail(cat("input ", x.str(), " does not fit weight ", w.str(), " with ", group, " groups"));
+  if (w[0].is_const() && w[0].value() % group != 0)
+    c.fail(cat(w[0].str(), " output channels do not divide into ", group, " groups"));
+  c.out(0, c.dtype(0),
+        assemble(c.attrs(), x[0], w[0],
+                 window_output(c, spatial_dims(x, c.attrs()), kernel, /*ceil_mode=*/false)));
+}
+void infer_grad_input(InferCtx& c) { c.out(0, c.dtype(0), Shape(c.attrs().ints("in_shape"))); }
+void infer_grad_weight(InferCtx& c) {
+  const Dims w = c.attrs().ints("w_shape");
+  c.out(0, c.dtype(0), Shape(w));
+  c.out(1, c.dtype(0), Shape{Dim(w[0])});
+}
+
+Attrs with(const Attrs& a, const char* name, const Shape& s) {
+  Attrs out = a;
+  out.set(name, s.values());
+  return out;
+}
+Attrs plain(Attrs a) {
+  a.erase("in_shape");
+  return a;
+}
+
+// Conv: x, w, b.
+Expr conv_dx(Grad& g) {
+  return g.b.op("ortrain.ConvGradInput", {g.dy(), g.x(1)},
+                with(g.attrs(), "in_shape", g.x(0).shape()));
+}
+Expr conv_dw(Grad& g, int output) {
+  return share_node(g.b, "ortrain.ConvGradWeight", {g.x(0), g.dy()},
+                    with(g.attrs(), "w_shape", g.x(1).shape()), output);
+}
+// ConvGradInput: dy, w -> dx. It is linear in both.
+Expr transposed_ddy(Grad& g) { return g.b.op("Conv", {g.dy(), g.x(1)}, plain(g.attrs())); }
+Expr transposed_dw(Grad& g) {
+  return share_node(g.b, "ortrain.ConvGradWeight", {g.dy(), g.x(0)},
+                    with(plain(g.attrs()), "w_shape", g.x(1).shape()), 0);
+}
+
+std::optional<LayoutChange> conv_channels_last(Graph& g, NodeId n) {
+  g.node(n).attrs.set("channels_last", int64_t{1});
+  return LayoutChange{{0}, {0}};
+}
+std::optional<LayoutChange> grad_input_channels_last(Graph& g, NodeId n) {
+  Attrs& a = g.node(n).attrs;
+  Dims in = a.ints("in_shape");
+  in.push_back(in[1]);
+  in.erase(in.begin() + 1);
+  a.set("in_shape", in);
+  a.set("channels_last", int64_t{1});
+  return LayoutChange{{0}, {0}};
+}
+
+// 2 per multiply-add: y elements times the taps of one output.
+double flops_of(const Graph& g, ValueId y, const Dims& w) {
+  return 2.0 * static_cast<double>(g.value(y).shape.count().value()) *
+         static_cast<double>(element_count(w)) / static_cast<double>(w[0]);
+}
+double conv_flops(const Graph& g, const Node& n) {
+  return flops_of(g, n.outputs[0], g.value(n.inputs[1]).shape.values());
+}
+double grad_input_flops(const Graph& g, const Node& n) {
+  return flops_of(g, n.inputs[0], g.value(n.inputs[1]).shape.values());
+}
+double grad_weight_flops(const Graph& g, const Node& n) {
+  return flops_of(g, n.inputs[1], n.attrs.ints("w_shape"));
+}
+
+using L = std::vector<int64_t>;
+
+OpDef conv_op() {
+  return {
+      .name = "Conv",
+      .inputs = {"X", "W", "B?"},
+      .outputs = {"Y"},
+      .infer = infer_conv,
+      .grad = {grad("X", conv_dx), grad("W", [](Grad& g) { return conv_dw(g, 0); }),
+               grad("B", [](Grad& g) { return conv_dw(g, 1); })},
+      .channels_last = conv_channels_last,
+      .wants_channels_last = true,
+      .precision = Precision::kAlways16,
+      .flops = conv_flops,
+      .kernels = {{"cpu", "onednn", conv_reject, conv_onednn}, {"cpu", "ref", nullptr, conv_ref}},
+      .examples =
+          {
+              {.in = {f({2, 3, 7, 5}), f({4, 3, 3, 3}), f({4})},
+               .attrs = {{"pads", L{1, 1, 1, 1}}}},
+              {.in = {f({2, 3, 7, 5}), f({4, 3, 3, 2})}},
+              {.in = {f({2, 17, 9, 9}), f({19, 17, 3, 3}), f({19})},
+               .attrs = {{"strides", L{2, 2}}, {"pads", L{1, 1, 1, 1}}}},
+              {.in = {f({2, 17, 8, 8}), f({5, 17, 1, 1})}, .attrs = {{"strides", L{2, 2}}}},
+              {.in = {f({2, 6, 6, 7}), f({4, 3, 3, 3}), f({4})}, .attrs = {{"group", int64_t{2}}}},
+              {.in = {f({2, 20, 8, 7}), f({20, 1, 3, 3}), f({20})},
+               .attrs = {{"group", int64_t{20}}, {"pads", L{1, 1, 1, 1}}, {"strides", L{2, 1}}}},
+              {.in = {f({1, 4, 9, 9}), f({8, 1, 3, 3})}, .attrs = {{"group", int64_t{4}}}},
+              {.in = {f({1, 3, 11, 10}), f({4, 3, 3, 3})},
+               .attrs = {{"dilations", L{2, 3}}, {"pads", L{2, 1, 0, 3}}}},
+              {.in = {f({1, 2, 11, 10}), f({3, 2, 2, 3})},
+               .attrs = {{"strides", L{4, 5}}, {"kernel_shape", L{2, 3}}}},
+              {.in = {f({2, 3, 7, 6}), f({4, 3, 3, 3})},
+               .attrs = {{"auto_pad", std::string("SAME_UPPER")}, {"strides", L{2, 2}}}},
+              {.in = {f({2, 3, 7, 6}), f({4, 3, 2, 2})},
+               .attrs = {{"auto_pad", std::string("SAME_LOWER")}}},
+              {.in = {f({2, 3, 7, 6}), f({4, 3, 2, 2})},
+               .attrs = {{"auto_pad", std::string("VALID")}}},
+              {.in = {f({2, 3, 11}), f({4, 3, 3}), f({4})},
+               .attrs = {{"pads", L{2, 1}}, {"strides", L{2}}}},
+              {.in = {f({2, 3, 4, 5, 6}), f({4, 3, 2, 3, 3}), f({4})},
+               .attrs = {{"pads", L{0, 1, 1, 1, 1, 1}}, {"strides", L{1, 2, 1}}}},
+              {.in = {f({2, 7, 5, 3}), f({4, 3, 3, 3}), f({4})},
+               .attrs = {{"pads", L{1, 1, 1, 1}}, {"channels_last", int64_t{1}}}},
+              {.in = {f({2, 8, 7, 20}), f({20, 1, 3, 3})},
+               .attrs = {{"group", int64_t{20}}, {"channels_last", int64_t{1}}}},
+              {.in = {f({2, 11, 3}), f({4, 3, 3})}, .attrs = {{"channels_last", int64_t{1}}}},
+              {.in = {f({2, 3, 3, 3}), f({4, 3, 3, 3}), f({4})},
+               .attrs = {{"pads", L{-1, 0, 1, 0}}, {"kernel_shape", L{3, 3}}}},
+              {.in = {f({0, 3, 7, 5}), f({4, 3, 3, 3}), f({4})}},
+          },
+  };
+}
+
+OpDef conv_grad_input_op() {
+  return {
+      .name = "ortrain.ConvGradInput",
+      .inputs = {"dy", "w"},
+      .outputs = {"dx"},
+      .infer = infer_grad_input,
+      .grad = {grad("dy", transposed_ddy), grad("w", transposed_dw)},
+      .channels_last = grad_input_channels_last,
+      .wants_channels_last = true,
+      .precision = Precision::kAlways16,
+      .flops = grad_input_flops,
+      .kernels = {{"cpu", "onednn", conv_grad_input_reject, conv_grad_input_onednn},
+                  {"cpu", "ref", nullptr, conv_grad_input_ref}},
+      .examples =
+          {
+              {.in = {f({2, 4, 5, 3}), f({4, 3, 3, 3})}, .attrs = {{"in_shape", L{2, 3, 7, 5}}}},
+              {.in = {f({2, 19, 4, 4}), f({19, 17, 3, 3})},
+               .attrs = {{"in_shape", L{2, 17, 8, 7}},
+                         {"strides", L{2, 2}},
+                         {"pads", L{1, 1, 1, 1}}}},
+              {.in = {f({2, 20, 8, 7}), f({20, 1, 3, 3})},
+               .attrs = {{"in_shape", L{2, 20, 8, 7}},
+                         {"group", int64_t{20}},
+                         {"pads", L{1, 1, 1, 1}}}},
+              {.in = {f({2, 4, 5}), f({4, 3, 3})}, .attrs = {{"in_shape", L{2, 3, 7}}}},
+              {.in = {f({2, 5, 3, 4}), f({4, 3, 3, 3})},
+               .attrs = {{"in_shape", L{2, 7, 5, 3}}, {"channels_last", int64_t{1}}}},
+          },
+  };
+}
+
+OpDef conv_grad_weight_op() {
+  return {
+      .name = "ortrain.ConvGradWeight",
+      .inputs = {"x", "dy"},
+      .outputs = {"dw", "db?"},
+      .infer = infer_grad_weight,
+      .precision = Precision::kAlways16,
+      .flops = grad_weight_flops,
+      .kernels = {{"cpu", "onednn", conv_grad_weight_reject, conv_grad_weight_onednn},
+                  {"cpu", "ref", nullptr, conv_grad_weight_ref}},
+      .examples =
+          {
+              {.in = {f({2, 3, 7, 5}), f({2, 4, 5, 3})},
+               .attrs = {{"w_shape", L{4, 3, 3, 3}}},
+               .outputs = 2},
+              {.in = {f({2, 17, 8, 7}), f({2, 19, 4, 4})},
+               .attrs = {{"w_shape", L{19, 17, 3, 3}},
+                         {"strides", L{2, 2}},
+                         {"pads", L{1, 1, 1, 1}}}},
+              {.in = {f({2, 8, 7, 20}), f({2, 8, 7, 20})},
+               .attrs = {{"w_shape", L{20, 1, 3, 3}},
+                         {"group", int64_t{20}},
+                         {"channels_last", int64_t{1}},
+                         {"pads", L{1, 1, 1, 1}}},
+               .outputs = 2},
+          },
+  };
+}
+
+}  // namespace
+
+void register_conv(OpTable& table) {
+  table.add(conv_op());
+  table.add(conv_grad_input_op());
+  table.add(conv_grad_weight_op());
+}
+
+}  // namespace ortrain::ops
