@@ -16,9 +16,7 @@ namespace {
 struct Plan {
   int64_t outer, n, inner, count;
   bool wide;  // indices are i64
-  int64_t index(const void* p, int64_t i) const {
-    return wide ? static_cast<const int64_t*>(p)[i] : static_cast<const int32_t*>(p)[i];
-  }
+  int64_t index(const void* p, int64_t i) const { return index_at(p, wide, i); }
   // Normalised index, or -1 after a report.
   int64_t row(const KernelArgs& a, int64_t i) const {
     const int64_t v = index(a.in[1], i), r = v < 0 ? v + n : v;
@@ -35,13 +33,8 @@ Plan plan(const KernelQuery& q, const Dims& data) {
           q.in[1].count(), q.in[1].dtype == DType::kI64};
 }
 
-void check_indices(InferCtx& c) {
-  if (c.dtype(1) != DType::kI64 && c.dtype(1) != DType::kI32)
-    c.fail(cat("indices must be i32 or i64, got ", name_of(c.dtype(1))));
-}
-
 void infer_gather(InferCtx& c) {
-  check_indices(c);
+  check_index_type(c, 1);
   const Shape data = c.shape(0), indices = c.shape(1);
   if (data.rank() == 0) c.fail("data is a scalar");
   const int axis = normalize_axis(c.attrs().i("axis", 0), data.rank());
@@ -115,7 +108,7 @@ Expr gather_grad(Grad& g) {
 
 // --- ortrain.GatherGrad: dx[o, indices[k], i] += dy[o, k, i]
 void infer_gather_grad(InferCtx& c) {
-  check_indices(c);
+  check_index_type(c, 1);
   c.out(0, c.dtype(0), Shape(c.attrs().ints("dims")));
 }
 
@@ -124,16 +117,15 @@ Kernel gather_grad_ref(const KernelQuery& q) {
       0, [p = plan(q, q.out[0].dims), bytes = q.out[0].bytes(),
           dtype = q.in[0].dtype](const KernelArgs& a) {
         if (bytes > 0) std::memset(a.out[0], 0, bytes);
-        dispatch(dtype, [&]<class T>() {
-          using Acc = std::conditional_t<sizeof(T) == 8, T, float>;
+        dispatch_float(dtype, [&]<class T>() {
           for (int64_t o = 0; o < p.outer; ++o)
             for (int64_t k = 0; k < p.count; ++k) {
               const int64_t row = p.row(a, k);
               if (row < 0) continue;
               for (int64_t i = 0; i < p.inner; ++i) {
                 T& y = a.y<T>(0)[(o * p.n + row) * p.inner + i];
-                y = static_cast<T>(static_cast<Acc>(y) +
-                                   static_cast<Acc>(a.x<T>(0)[(o * p.count + k) * p.inner + i]));
+                y = static_cast<T>(static_cast<Acc<T>>(y) +
+                                   static_cast<Acc<T>>(a.x<T>(0)[(o * p.count + k) * p.inner + i]));
               }
             }
         });

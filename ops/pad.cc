@@ -240,8 +240,7 @@ Kernel pad_grad_ref(const KernelQuery& q) {
   return {0, [maps, out, strides = dense_strides(in), bytes = q.out[0].bytes(),
               dtype = q.in[0].dtype](const KernelArgs& a) {
             if (bytes > 0) std::memset(a.out[0], 0, bytes);
-            dispatch(dtype, [&]<class T>() {
-              using Acc = std::conditional_t<sizeof(T) == 8, T, float>;
+            dispatch_float(dtype, [&]<class T>() {
               for (int64_t i = 0, n = product(out); i < n; ++i) {
                 int64_t at = 0, rest = i;
                 for (size_t k = out.size(); k-- > 0;) {
@@ -249,7 +248,7 @@ Kernel pad_grad_ref(const KernelQuery& q) {
                   rest /= out[k];
                 }
                 T& y = a.y<T>(0)[at];
-                y = static_cast<T>(static_cast<Acc>(y) + static_cast<Acc>(a.x<T>(0)[i]));
+                y = static_cast<T>(static_cast<Acc<T>>(y) + static_cast<Acc<T>>(a.x<T>(0)[i]));
               }
             });
           }};

@@ -276,6 +276,11 @@ std::vector<int64_t> numbers(const std::vector<Dim>& dims, std::string_view what
   return out;
 }
 
+void check_index_type(InferCtx& c, int i) {
+  if (c.dtype(i) != DType::kI64 && c.dtype(i) != DType::kI32)
+    c.fail(cat("indices must be i32 or i64, got ", name_of(c.dtype(i))));
+}
+
 void fill_zero(void* dst, size_t bytes, int threads) {
   parallel_for(
       threads, static_cast<int64_t>(bytes), kPieceBytes * 4, [&](int64_t begin, int64_t end) {

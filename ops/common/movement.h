@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "graph/op_def.h"
@@ -95,5 +96,26 @@ decltype(auto) by_size(size_t size, F&& f) {
     default: return f.template operator()<uint32_t>();
   }
 }
+
+// Calls f.template operator()<T>() for the float type of dtype.
+template <class F>
+decltype(auto) dispatch_float(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF64: return f.template operator()<double>();
+    case DType::kF16: return f.template operator()<f16>();
+    case DType::kBF16: return f.template operator()<bf16>();
+    default: return f.template operator()<float>();
+  }
+}
+// What sums of T are kept in: T for the wide types, float for the narrow ones.
+template <class T>
+using Acc = std::conditional_t<(sizeof(T) >= 4), T, float>;
+
+// Element i of an i32 or i64 index tensor.
+inline int64_t index_at(const void* p, bool wide, int64_t i) {
+  return wide ? static_cast<const int64_t*>(p)[i] : static_cast<const int32_t*>(p)[i];
+}
+// Fails unless input i of the node is i32 or i64.
+void check_index_type(InferCtx& c, int i);
 
 }  // namespace ortrain::ops

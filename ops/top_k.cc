@@ -1,0 +1,105 @@
+// TopK: the k largest (or smallest) elements along an axis and their positions. Equal elements keep
+// their order (lower index first); NaN counts as the largest, as in PyTorch. k must be known before
+// training. The result is always sorted. Gradient: dy goes back to the chosen positions.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "graph/error.h"
+#include "ops/common/movement.h"
+
+namespace ortrain::ops {
+namespace {
+
+void infer(InferCtx& c) {
+  const std::vector<Dim> k = c.need_ints(1, "k");
+  if (k.size() != 1) c.fail("k is not one number");
+  Shape out = c.shape(0);
+  const int axis = normalize_axis(c.attrs().i("axis", -1), out.rank());
+  if (k[0].is_const() &&
+      (k[0].value() < 0 || (out[axis].is_const() && k[0].value() > out[axis].value())))
+    c.fail(cat("k is ", k[0].value(), ", axis ", axis, " of ", out.str(), " is shorter"));
+  out[axis] = k[0];
+  c.out(0, c.dtype(0), out);
+  c.out(1, DType::kI64, out);
+}
+
+// Slices [outer, n, inner]; each thread orders positions in its own part of the workspace.
+Kernel kernel(const KernelQuery& q) {
+  const int axis = normalize_axis(q.attrs.i("axis", -1), q.in[0].rank());
+  const int64_t inner = product(q.in[0].dims, axis + 1, q.in[0].rank());
+  const int64_t n = q.in[0].dims[static_cast<size_t>(axis)];
+  const int64_t slices = product(q.in[0].dims, 0, axis) * inner;
+  const TensorDesc& out = q.has_out(0) ? q.out[0] : q.out[1];
+  const int64_t k = out.dims[static_cast<size_t>(axis)];
+  const int64_t pieces = slices * n < 4096 ? 1 : std::min<int64_t>(q.threads, slices);
+  const bool has_indices = q.has_out(1);
+  return {static_cast<size_t>(pieces * n) * sizeof(int64_t),
+          [=, largest = q.attrs.i("largest", 1) != 0, threads = q.threads,
+           dtype = q.in[0].dtype](const KernelArgs& a) {
+            dispatch(dtype, [&]<class T>() {
+              using N = Acc<T>;
+              const auto piece = [&](int64_t p) {
+                int64_t* order = static_cast<int64_t*>(a.workspace) + p * n;
+                for (int64_t s = slices * p / pieces; s < slices * (p + 1) / pieces; ++s) {
+                  const int64_t base = s / inner * n * inner + s % inner;
+                  const T* x = a.x<T>(0) + base;
+                  const auto before = [&](int64_t i, int64_t j) {
+                    const N u = static_cast<N>(x[i * inner]), v = static_cast<N>(x[j * inner]);
+                    const bool nan_u = u != u, nan_v = v != v;
+                    if (nan_u != nan_v) return largest == nan_u;
+                    if (u != v && !nan_u) return largest ? v < u : u < v;
+                    return i < j;
+                  };
+                  std::iota(order, order + n, int64_t{0});
+                  std::partial_sort(order, order + k, order + n, before);
+                  const int64_t to = s / inner * k * inner + s % inner;
+                  for (int64_t i = 0; i < k; ++i) {
+                    if (a.out[0]) a.y<T>(0)[to + i * inner] = x[order[i] * inner];
+                    if (has_indices) a.y<int64_t>(1)[to + i * inner] = order[i];
+                  }
+                }
+              };
+              parallel_for(threads, pieces, 1, [&](int64_t begin, int64_t end) {
+                for (int64_t p = begin; p < end; ++p) piece(p);
+              });
+            });
+          }};
+}
+
+Expr values_grad(Grad& g) {
+  return g.b.op("ScatterElements", {g.b.zeros_like(g.x(0)), g.y(1), g.dy()},
+                {{"axis", g.attrs().i("axis", -1)}});
+}
+
+}  // namespace
+
+void register_top_k(OpTable& table) {
+  table.add({
+      .name = "TopK",
+      .inputs = {"X", "K"},
+      .outputs = {"Values", "Indices"},
+      .infer = infer,
+      .grad = {grad("X", values_grad), no_grad("K")},
+      .adapt =
+          [](RawNode& r) {
+            if (r.opset < 10 && r.attrs.has("k")) {
+              r.set_input(1, r.constant(HostTensor::ints({r.attrs.i("k", 0)})));
+              r.attrs.erase("k");
+            }
+          },
+      .kernels = {{"cpu", "ref", nullptr, kernel}},
+      .examples = {{.in = {f({3, 5}), ivals({2})}, .outputs = 2},
+                   {.in = {f({3, 5}), ivals({5})}, .attrs = {{"largest", 0}}, .outputs = 2},
+                   {.in = {f({4, 2, 3}), ivals({3})}, .attrs = {{"axis", 0}}, .outputs = 2},
+                   {.in = {f({2, 4}), ivals({1})}, .attrs = {{"axis", -1}, {"sorted", 0}}},
+                   {.in = {floats({6}, {1, 3, 3, -2, 3, 1}), ivals({4})},
+                    .outputs = 2,
+                    .check_grad = false,
+                    .note = "ties: not differentiable in the classical sense"},
+                   {.in = {f({2, 3}), ivals({0})}, .outputs = 2}},
+      .note = "equal elements: lower index first; NaN is the largest",
+  });
+}
+
+}  // namespace ortrain::ops
