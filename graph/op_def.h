@@ -182,7 +182,10 @@ enum class Precision : uint8_t {
 enum class Pad : uint8_t { kNo, kZeroToZero, kRows };  // whether padded lanes stay exact zeros
 
 // Elementwise primitives of the fused engine (ops/fused_elementwise.cc). An op with such a code is
-// fused into chains; other elementwise ops give `decompose` into ops that have one.
+// fused into chains; other elementwise ops give `decompose` into ops that have one. A binary code on
+// an op with n inputs folds from the left; a unary code looks at the first input only (its output
+// shape may be larger: Expand). Names, arity and program text: graph/ew.h; meaning:
+// ops/common/ew_scalar.h.
 enum class Ew : uint8_t {
   kNone,
   kIdentity,
@@ -233,6 +236,25 @@ enum class Ew : uint8_t {
   kReluGrad,
   kIsNan,
   kIsInf,
+  kTan,
+  kAsin,
+  kAcos,
+  kAtan,
+  kSinh,
+  kCosh,
+  kAsinh,
+  kAcosh,
+  kAtanh,
+  kFmod,       // sign of the dividend (C); kMod has the sign of the divisor (Python)
+  kToBool,     // x != 0 as 0 or 1
+  kLeakyRelu,  // (x, alpha)
+  kBitAnd,
+  kBitOr,
+  kBitXor,
+  kBitNot,
+  kShiftLeft,
+  kShiftRight,
+  kCount,  // not a code
 };
 
 // One input of an example: random floats in a range, given integers, or absent.

@@ -1,0 +1,408 @@
+// Tile functions for f32 with vector instructions (Highway), compiled for several instruction sets;
+// the best one that the CPU has is chosen at run time.
+//
+// Promises against the exact value, over the whole range (tests/ops/ew_simd_test.cc): exp, tanh,
+// erf, log 2 ulp; sigmoid, expm1, log1p 3 ulp; the rest correctly rounded. NaN, infinities, signed
+// zeros and denormals as in ew_scalar.h. The rest of a tile that does not fill a vector goes
+// through the same instructions, so a result does not depend on where the tile starts. erf and
+// tanh: polynomials after N. Juffa; exp and log: the coefficients of Cephes (S. Moshier).
+#include "ops/common/ew_engine.h"
+
+// Two x86 sets beyond the baseline are enough; each costs seconds to compile.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#endif
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/common/ew_simd.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain::ops::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+using M = hn::Mask<D>;
+using DI = hn::RebindToSigned<D>;
+
+HWY_INLINE V set(float v) { return hn::Set(D(), v); }
+HWY_INLINE V zero() { return hn::Zero(D()); }
+HWY_INLINE V select(M m, V yes, V no) { return hn::IfThenElse(m, yes, no); }
+HWY_INLINE V truth(M m) { return hn::IfThenElseZero(m, set(1)); }
+HWY_INLINE M is(V v) { return hn::Ne(v, zero()); }
+HWY_INLINE M nan(V v) { return hn::Ne(v, v); }
+// 2^n for integral n in [-126, 127].
+HWY_INLINE V power_of_two(V n) {
+  const DI di;
+  return hn::BitCast(D(), hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
+}
+
+struct Reduced {
+  V n, minus_one;  // exp(x) = 2^n (1 + minus_one)
+};
+// x in [-104, 89] or NaN.
+HWY_INLINE Reduced exp_reduce(V x) {
+  const V n = hn::Round(hn::Mul(x, set(1.44269504088896341f)));
+  V r = hn::NegMulAdd(n, set(0.693359375f), x);
+  r = hn::NegMulAdd(n, set(-2.12194440e-4f), r);
+  V p = hn::MulAdd(set(1.9875691500e-4f), r, set(1.3981999507e-3f));
+  p = hn::MulAdd(p, r, set(8.3334519073e-3f));
+  p = hn::MulAdd(p, r, set(4.1665795894e-2f));
+  p = hn::MulAdd(p, r, set(1.6666665459e-1f));
+  p = hn::MulAdd(p, r, set(5.0000001201e-1f));
+  return {n, hn::MulAdd(hn::Mul(r, r), p, r)};
+}
+
+HWY_INLINE V exp(V x) {
+  x = select(hn::Gt(x, set(89)), set(89), x);
+  x = select(hn::Lt(x, set(-104)), set(-104), x);
+  const Reduced e = exp_reduce(x);
+  const V half = hn::Floor(hn::Mul(e.n, set(0.5f)));  // in two steps: denormal results, overflow
+  const V y = hn::Mul(hn::Mul(hn::Add(e.minus_one, set(1)), power_of_two(half)),
+                      power_of_two(hn::Sub(e.n, half)));
+  return select(nan(x), x, y);
+}
+
+HWY_INLINE V expm1(V x) {
+  const V clamped = hn::Max(hn::Min(x, set(88)), set(-30));
+  const Reduced e = exp_reduce(clamped);
+  const V scale = power_of_two(e.n);
+  V y = hn::MulAdd(scale, e.minus_one, hn::Sub(scale, set(1)));
+  y = select(hn::Eq(e.n, zero()), e.minus_one, y);
+  y = select(hn::Eq(x, zero()), x, y);
+  return select(hn::Lt(x, set(88)), y, exp(x));  // NaN goes through exp
+}
+
+HWY_INLINE V log_positive(V x) {
+  const DI di;
+  const M tiny = hn::Lt(x, set(1.17549435e-38f));
+  x = select(tiny, hn::Mul(x, set(8388608.0f)), x);
+  const auto bits = hn::BitCast(di, x);
+  // m in [sqrt(1/2), sqrt(2)), x = m 2^e.
+  const auto shifted = hn::Sub(bits, hn::Set(di, 0x3f3504f3));
+  V e = hn::ConvertTo(D(), hn::ShiftRight<23>(shifted));
+  const V m =
+      hn::BitCast(D(), hn::Add(hn::And(shifted, hn::Set(di, 0x7fffff)), hn::Set(di, 0x3f3504f3)));
+  e = hn::Sub(e, hn::IfThenElseZero(tiny, set(23)));
+  const V r = hn::Sub(m, set(1)), z = hn::Mul(r, r);
+  V p = hn::MulAdd(set(7.0376836292e-2f), r, set(-1.1514610310e-1f));
+  p = hn::MulAdd(p, r, set(1.1676998740e-1f));
+  p = hn::MulAdd(p, r, set(-1.2420140846e-1f));
+  p = hn::MulAdd(p, r, set(1.4249322787e-1f));
+  p = hn::MulAdd(p, r, set(-1.6668057665e-1f));
+  p = hn::MulAdd(p, r, set(2.0000714765e-1f));
+  p = hn::MulAdd(p, r, set(-2.4999993993e-1f));
+  p = hn::MulAdd(p, r, set(3.3333331174e-1f));
+  V y = hn::Mul(hn::Mul(p, r), z);
+  y = hn::MulAdd(e, set(-2.12194440e-4f), y);
+  y = hn::NegMulAdd(set(0.5f), z, y);
+  return hn::MulAdd(e, set(0.693359375f), hn::Add(r, y));
+}
+
+HWY_INLINE V log(V x) {
+  const V inf = hn::Inf(D());
+  V y = log_positive(x);
+  y = select(hn::Eq(x, inf), inf, y);
+  y = select(hn::Eq(x, zero()), hn::Neg(inf), y);
+  y = select(hn::Lt(x, zero()), hn::NaN(D()), y);
+  return select(nan(x), x, y);
+}
+
+HWY_INLINE V log1p(V x) {
+  const V u = hn::Add(set(1), x);
+  const V lost = hn::Div(hn::Sub(x, hn::Sub(u, set(1))), u);
+  V y = hn::Add(log(u), lost);
+  y = select(hn::Eq(u, zero()), hn::Neg(hn::Inf(D())), y);
+  y = select(hn::Eq(x, hn::Inf(D())), x, y);
+  return select(hn::Eq(u, set(1)), x, y);
+}
+
+HWY_INLINE V tanh(V x) {
+  const V t = hn::Abs(x), s = hn::Mul(x, x);
+  V small = hn::MulAdd(set(1.57394409e-2f), s, set(-5.23025580e-2f));
+  small = hn::MulAdd(small, s, set(1.33152470e-1f));
+  small = hn::MulAdd(small, s, set(-3.33327681e-1f));
+  small = hn::MulAdd(hn::Mul(small, s), x, x);
+  V c = hn::Add(t, t);
+  c = select(hn::Gt(c, set(40)), set(40), c);
+  const Reduced e = exp_reduce(c);
+  const V big = hn::MulAdd(hn::Add(e.minus_one, set(1)), power_of_two(e.n), set(1));
+  const V y = hn::CopySign(hn::Sub(set(1), hn::Div(set(2), big)), x);
+  return select(hn::Lt(t, set(0.599609375f)), small, y);
+}
+
+HWY_INLINE V sigmoid(V x) { return hn::Div(set(1), hn::Add(set(1), exp(hn::Neg(x)))); }
+
+HWY_INLINE V erf(V x) {
+  const V t = hn::Abs(x), s = hn::Mul(x, x);
+  V r = hn::MulAdd(set(-1.72853470e-5f), t, set(3.83197126e-4f));
+  const V u = hn::MulAdd(set(-3.88396438e-3f), t, set(2.42546219e-2f));
+  r = hn::MulAdd(r, s, u);
+  r = hn::MulAdd(r, t, set(-1.06777877e-1f));
+  r = hn::MulAdd(r, t, set(-6.34846687e-1f));
+  r = hn::MulAdd(r, t, set(-1.28717512e-1f));
+  r = hn::MulAdd(r, t, hn::Neg(t));
+  r = select(hn::Gt(t, set(4.2f)), set(-30), r);  // 1 - erf(4) < 2^-25
+  const Reduced e = exp_reduce(r);
+  const V big = hn::NegMulAdd(hn::Add(e.minus_one, set(1)), power_of_two(e.n), set(1));
+  V p = hn::MulAdd(set(-5.96761703e-4f), s, set(4.99119423e-3f));
+  p = hn::MulAdd(p, s, set(-2.67681349e-2f));
+  p = hn::MulAdd(p, s, set(1.12819925e-1f));
+  p = hn::MulAdd(p, s, set(-3.76125336e-1f));
+  p = hn::MulAdd(p, s, set(1.28379166e-1f));
+  p = hn::MulAdd(p, x, x);
+  return select(hn::Gt(t, set(0.927734375f)), hn::CopySign(big, x), p);
+}
+
+HWY_INLINE V softplus(V x) {
+  const V y = hn::Add(hn::Max(x, zero()), log1p(exp(hn::Neg(hn::Abs(x)))));
+  return select(nan(x), x, y);
+}
+HWY_INLINE V cdf(V x) {
+  return hn::MulAdd(set(0.5f), erf(hn::Mul(x, set(0.70710678118654752f))), set(0.5f));
+}
+HWY_INLINE V gelu_tanh_inner(V x) {
+  return hn::Mul(set(0.79788456080286536f),
+                 hn::MulAdd(hn::Mul(hn::Mul(set(0.044715f), x), x), x, x));
+}
+HWY_INLINE V gelu_tanh_grad(V dy, V x) {
+  const V t = tanh(gelu_tanh_inner(x));
+  const V slope =
+      hn::Mul(set(0.79788456080286536f), hn::MulAdd(hn::Mul(set(3 * 0.044715f), x), x, set(1)));
+  const V left = hn::MulAdd(set(0.5f), t, set(0.5f));
+  const V right = hn::Mul(hn::Mul(hn::Mul(set(0.5f), x), hn::NegMulAdd(t, t, set(1))), slope);
+  return hn::Mul(dy, hn::Add(left, right));
+}
+HWY_INLINE V gelu_grad(V dy, V x) {
+  const V pdf = hn::Mul(set(0.39894228040143268f), exp(hn::Mul(hn::Mul(set(-0.5f), x), x)));
+  return hn::Mul(dy, hn::MulAdd(x, pdf, cdf(x)));
+}
+
+// --- loops over a tile --------------------------------------------------------------------------
+struct Operand {
+  const float* p;
+  bool one;
+  V number;
+  Operand(const EwCall& c, int i)
+      : p(static_cast<const float*>(c.x[i])), one(c.step[i] == 0), number(set(*p)) {}
+};
+
+template <bool one>
+HWY_INLINE V at(const Operand& x, int64_t i) {
+  if constexpr (one)
+    return x.number;
+  else
+    return hn::LoadU(D(), x.p + i);
+}
+// The last n < lanes elements, through memory that may be read in full.
+template <bool one>
+HWY_INLINE V at_end(const Operand& x, int64_t i, int64_t n) {
+  if constexpr (one) {
+    return x.number;
+  } else {
+    HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)] = {};
+    for (int64_t k = 0; k < n; ++k) buffer[k] = x.p[i + k];
+    return hn::Load(D(), buffer);
+  }
+}
+HWY_INLINE void put_end(V v, float* y, int64_t n) {
+  HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(v, D(), buffer);
+  for (int64_t k = 0; k < n; ++k) y[k] = buffer[k];
+}
+
+template <bool a1, bool b1, bool c1, class F>
+HWY_INLINE void sweep(const EwCall& call, F f) {
+  const Operand a(call, 0), b(call, 1), c(call, 2);
+  float* HWY_RESTRICT y = static_cast<float*>(call.y);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
+  int64_t i = 0;
+  for (; i + lanes <= call.n; i += lanes)
+    hn::StoreU(f(at<a1>(a, i), at<b1>(b, i), at<c1>(c, i)), D(), y + i);
+  if (i < call.n) {
+    const int64_t n = call.n - i;
+    put_end(f(at_end<a1>(a, i, n), at_end<b1>(b, i, n), at_end<c1>(c, i, n)), y + i, n);
+  }
+}
+
+template <class F>
+void unary(const EwCall& call) {
+  const auto f = [](V a, V, V) HWY_ATTR { return F::apply(a); };
+  if (call.step[0])
+    sweep<false, true, true>(call, f);
+  else
+    sweep<true, true, true>(call, f);
+}
+template <class F>
+void binary(const EwCall& call) {
+  const auto f = [](V a, V b, V) HWY_ATTR { return F::apply(a, b); };
+  if (call.step[0] && call.step[1])
+    sweep<false, false, true>(call, f);
+  else if (call.step[0])
+    sweep<false, true, true>(call, f);
+  else if (call.step[1])
+    sweep<true, false, true>(call, f);
+  else
+    sweep<true, true, true>(call, f);
+}
+void where(const EwCall& call) {
+  const auto f = [](V c, V a, V b) HWY_ATTR { return select(is(c), a, b); };
+  if (call.step[0] == 0) {
+    const int from = *static_cast<const float*>(call.x[0]) != 0 ? 1 : 2;
+    EwCall copy = call;
+    copy.x[0] = call.x[from], copy.step[0] = call.step[from];
+    const auto same = [](V a, V, V) HWY_ATTR { return a; };
+    if (copy.step[0])
+      sweep<false, true, true>(copy, same);
+    else
+      sweep<true, true, true>(copy, same);
+  } else if (call.step[1] && call.step[2]) {
+    sweep<false, false, false>(call, f);
+  } else if (call.step[1]) {
+    sweep<false, false, true>(call, f);
+  } else if (call.step[2]) {
+    sweep<false, true, false>(call, f);
+  } else {
+    sweep<false, true, true>(call, f);
+  }
+}
+// Frequent exponents by multiplication; the rest number by number.
+void pow(const EwCall& call) {
+  if (call.step[1] == 0 && call.step[0] == 1) {
+    const float e = *static_cast<const float*>(call.x[1]);
+    if (e == 2.0f)
+      return sweep<false, true, true>(call, [](V a, V, V) HWY_ATTR { return hn::Mul(a, a); });
+    if (e == 1.0f) return sweep<false, true, true>(call, [](V a, V, V) HWY_ATTR { return a; });
+    if (e == 3.0f)
+      return sweep<false, true, true>(call,
+                                      [](V a, V, V) HWY_ATTR { return hn::Mul(hn::Mul(a, a), a); });
+  }
+  ew_ref_table(DType::kF32).fn[static_cast<size_t>(Ew::kPow)](call);
+}
+
+// Bool tensors are bytes 0 and 1.
+void load_bool(const void* from, int64_t step, void* to, int64_t n) {
+  const uint8_t* x = static_cast<const uint8_t*>(from);
+  float* y = static_cast<float*>(to);
+  if (step == 0) {
+    for (int64_t i = 0; i < n; ++i) y[i] = *x ? 1.0f : 0.0f;
+    return;
+  }
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const DI di;
+  const hn::Rebind<uint8_t, DI> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(di));
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(truth(is(hn::ConvertTo(D(), hn::PromoteTo(di, hn::LoadU(d8, x + i))))), D(), y + i);
+#endif
+  for (; i < n; ++i) y[i] = x[i] ? 1.0f : 0.0f;
+}
+void store_bool(const void* from, int64_t step, void* to, int64_t n) {
+  const float* x = static_cast<const float*>(from);
+  uint8_t* y = static_cast<uint8_t*>(to);
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if (step == 1) {
+    const DI di;
+    const hn::Rebind<uint8_t, DI> d8;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(di));
+    for (; i + lanes <= n; i += lanes)
+      hn::StoreU(hn::DemoteTo(d8, hn::ConvertTo(di, truth(is(hn::LoadU(D(), x + i))))), d8, y + i);
+  }
+#endif
+  for (; i < n; ++i) y[i] = x[i * step] != 0.0f;
+}
+
+// --- the table ----------------------------------------------------------------------------------
+#define UNARY(code, expression)                             \
+  {                                                         \
+    struct F {                                              \
+      static HWY_INLINE V apply(V a) { return expression; } \
+    };                                                      \
+    t.fn[static_cast<size_t>(Ew::code)] = unary<F>;         \
+  }
+#define BINARY(code, expression)                                 \
+  {                                                              \
+    struct F {                                                   \
+      static HWY_INLINE V apply(V a, V b) { return expression; } \
+    };                                                           \
+    t.fn[static_cast<size_t>(Ew::code)] = binary<F>;             \
+  }
+
+void fill(EwTable& t) {
+  UNARY(kIdentity, a)
+  UNARY(kCast, a)
+  UNARY(kToBool, truth(is(a)))
+  UNARY(kNot, truth(hn::Eq(a, zero())))
+  UNARY(kNeg, hn::Neg(a))
+  UNARY(kAbs, hn::Abs(a))
+  UNARY(kSign, select(hn::Gt(a, zero()), set(1), select(hn::Lt(a, zero()), set(-1), a)))
+  UNARY(kSqrt, hn::Sqrt(a))
+  UNARY(kRsqrt, hn::Div(set(1), hn::Sqrt(a)))
+  UNARY(kReciprocal, hn::Div(set(1), a))
+  UNARY(kExp, exp(a))
+  UNARY(kLog, log(a))
+  UNARY(kExpm1, expm1(a))
+  UNARY(kLog1p, log1p(a))
+  UNARY(kTanh, tanh(a))
+  UNARY(kSigmoid, sigmoid(a))
+  UNARY(kErf, erf(a))
+  UNARY(kSoftplus, softplus(a))
+  UNARY(kRelu, select(hn::Le(a, zero()), zero(), a))
+  UNARY(kFloor, hn::Floor(a))
+  UNARY(kCeil, hn::Ceil(a))
+  UNARY(kRound, hn::Round(a))
+  UNARY(kTrunc, hn::Trunc(a))
+  UNARY(kIsNan, truth(nan(a)))
+  UNARY(kIsInf, truth(hn::Eq(hn::Abs(a), hn::Inf(D()))))
+  UNARY(kGelu, hn::Mul(a, cdf(a)))
+  UNARY(kGeluTanh, hn::Mul(hn::Mul(set(0.5f), a), hn::Add(set(1), tanh(gelu_tanh_inner(a)))))
+  BINARY(kAdd, hn::Add(a, b))
+  BINARY(kSub, hn::Sub(a, b))
+  BINARY(kMul, hn::Mul(a, b))
+  BINARY(kDiv, hn::Div(a, b))
+  BINARY(kMin, select(hn::Or(nan(b), hn::Lt(b, a)), select(nan(a), a, b), a))
+  BINARY(kMax, select(hn::Or(nan(b), hn::Gt(b, a)), select(nan(a), a, b), a))
+  BINARY(kEqual, truth(hn::Eq(a, b)))
+  BINARY(kGreater, truth(hn::Gt(a, b)))
+  BINARY(kGreaterEqual, truth(hn::Ge(a, b)))
+  BINARY(kLess, truth(hn::Lt(a, b)))
+  BINARY(kLessEqual, truth(hn::Le(a, b)))
+  BINARY(kAnd, truth(hn::And(is(a), is(b))))
+  BINARY(kOr, truth(hn::Or(is(a), is(b))))
+  BINARY(kXor, truth(hn::Ne(truth(is(a)), truth(is(b)))))
+  BINARY(kReluGrad, select(hn::Le(b, zero()), zero(), a))
+  BINARY(kGeluGrad, gelu_grad(a, b))
+  BINARY(kGeluTanhGrad, gelu_tanh_grad(a, b))
+  BINARY(kLeakyRelu, select(hn::Ge(a, zero()), a, hn::Mul(a, b)))
+  t.fn[static_cast<size_t>(Ew::kWhere)] = where;
+  t.fn[static_cast<size_t>(Ew::kPow)] = pow;
+}
+
+}  // namespace ortrain::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ortrain::ops {
+HWY_EXPORT(fill);
+HWY_EXPORT(load_bool);
+HWY_EXPORT(store_bool);
+
+const EwTable& ew_simd_table() {
+  static const EwTable table = [] {
+    EwTable t = ew_ref_table(DType::kF32);
+    HWY_DYNAMIC_DISPATCH(fill)(t);
+    return t;
+  }();
+  return table;
+}
+void ew_load_bool_simd(const void* from, int64_t step, void* to, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(load_bool)(from, step, to, n);
+}
+void ew_store_bool_simd(const void* from, int64_t step, void* to, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(store_bool)(from, step, to, n);
+}
+
+}  // namespace ortrain::ops
+#endif  // HWY_ONCE
