@@ -1,0 +1,78 @@
+// Executor: runs a plan. The loop calls prepared functions on resolved pointers: no allocation, no
+// lookup, nothing to fail but data that breaks a kernel's index range.
+//
+// Throws Error(kData) naming node, position, value and range when a kernel met an index out of
+// range, at once: later steps (the state updates) do not run. Outputs stay valid until the next run
+// of any plan on the same arena. Plan, store and arena must outlive the executor.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan.h"
+
+namespace ortrain {
+
+class Executor {
+ public:
+  Executor(const Plan& plan, const Arena& arena);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // inputs[i] is the memory of plan.inputs[i], dense, aligned for its dtype, valid during the call.
+  void run(std::span<const void* const> inputs);
+
+  // A view of output i as the last run left it.
+  HostTensor output(int i) const;
+  const Plan& plan() const { return plan_; }
+
+  // --- looking closer ---
+  // While on, run() times each step; times add up over runs.
+  void set_profile(bool on);
+  int profiled_runs() const { return profiled_runs_; }
+  const std::vector<double>& step_ms() const { return step_ms_; }  // per plan step, summed
+
+  // Runs once, checking every float output; describes the first step that made a NaN (or, when
+  // there is none, an infinity): node, output, counts. Nothing when all is finite. States are
+  // updated as in run().
+  std::optional<std::string> trace(std::span<const void* const> inputs);
+
+ private:
+  struct Call {
+    const Kernel* kernel;
+    KernelArgs args;
+  };
+  struct Patch {
+    const void** slot;
+    size_t input;
+  };
+  struct Move {
+    const void* from;
+    void* to;
+    size_t bytes;
+  };
+  const void* resolve(const Place& p) const;
+  void bind(std::span<const void* const> inputs);
+  void finish();
+  [[noreturn]] void raise(size_t step);
+
+  const Plan& plan_;
+  const Arena& arena_;
+  std::vector<const void*> in_;  // all input pointers, step after step
+  std::vector<void*> out_;
+  std::vector<Call> calls_;
+  std::vector<Patch> patches_;
+  std::vector<Move> moves_;
+  std::vector<const void*> outputs_;
+  Fault fault_;
+  bool profile_ = false;
+  int profiled_runs_ = 0;
+  std::vector<double> step_ms_;
+};
+
+// Tables of a profile: by operator, then the slowest steps.
+std::string profile_text(const Executor& executor, int slowest = 20);
+
+}  // namespace ortrain

@@ -1,0 +1,63 @@
+// Reads affinity, core topology and CPU quota from Linux; falls back to the affinity count.
+#include "runtime/threads.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace ortrain {
+namespace {
+// First line of a file, "" when it is not there.
+std::string read_line(const std::string& path) {
+  std::FILE* f = std::fopen(path.c_str(), "r");
+  if (f == nullptr) return {};
+  char line[256] = {};
+  const bool ok = std::fgets(line, sizeof line, f) != nullptr;
+  std::fclose(f);
+  return ok ? line : "";
+}
+
+// CPUs that the cgroup's quota allows, rounded up; 0 = no quota.
+int quota() {
+  long long amount = 0, period = 0;
+  if (std::sscanf(read_line("/sys/fs/cgroup/cpu.max").c_str(), "%lld %lld", &amount, &period) !=
+      2) {  // cgroup v1
+    std::sscanf(read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").c_str(), "%lld", &amount);
+    std::sscanf(read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us").c_str(), "%lld", &period);
+  }
+  return amount > 0 && period > 0 ? static_cast<int>((amount + period - 1) / period) : 0;
+}
+}  // namespace
+
+int available_threads() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  std::set<std::pair<std::string, std::string>> cores;  // (package, core)
+  int cpus = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    ++cpus;
+    const std::string base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    const std::string core = read_line(base + "core_id");
+    cores.emplace(read_line(base + "physical_package_id"),
+                  core.empty() ? "cpu" + std::to_string(cpu) : core);
+  }
+  int n = cores.empty() ? cpus : static_cast<int>(cores.size());
+  if (const int q = quota(); q > 0) n = std::min(n, q);
+  return std::max(1, n);
+}
+
+int set_threads(int n) {
+  if (n <= 0) n = available_threads();
+  omp_set_dynamic(0);
+  omp_set_num_threads(n);
+  return n;
+}
+
+}  // namespace ortrain
