@@ -213,7 +213,7 @@ int Graph::erase_dead() {
     for (ValueId v : x.inputs)
       if (v != kNone) drop_use(v, n);
     for (ValueId v : x.outputs)
-      if (v != kNone) value(v).producer = kNone, value(v).uses.clear();
+      if (v != kNone) value(v).producer = kNone;
     x = Node();
     ++erased;
   }
