@@ -1,15 +1,14 @@
 // The .npz writer: a zip of stored entries, always with zip64 size fields (as numpy writes them),
-// so that there is one form for every size. Written by hand rather than with a zip library because
-// the payloads are placed at multiples of 64, which makes our own files zero-copy to read. Layout:
-// APPNOTE.TXT 6.3.3, sections 4.3.7 (local header), 4.3.12 (central), 4.3.14-4.3.16 (ends).
-#include <zlib.h>
-
+// so that there is one form for every size; payloads are placed at multiples of 64, which makes our
+// own files zero-copy to read. Layout: PKWARE APPNOTE.TXT 6.3.3, sections 4.3.7 (local header),
+// 4.3.12 (central directory), 4.3.14 to 4.3.16 (end records).
 #include <set>
 
 #include "graph/error.h"
 #include "runtime/data/atomic_file.h"
 #include "runtime/data/npy.h"
 #include "runtime/data/npz.h"
+#include "runtime/data/zip.h"
 
 namespace ortrain::data {
 namespace {
@@ -66,11 +65,6 @@ std::string end_records(uint64_t entries, uint64_t start, uint64_t size) {
   return h.out;
 }
 
-uint32_t crc_of(uint32_t crc, const void* data, size_t bytes) {
-  if (bytes == 0) return crc;  // zlib answers a null pointer with the initial value
-  return static_cast<uint32_t>(crc32_z(crc, static_cast<const Bytef*>(data), bytes));
-}
-
 Written write_entry(AtomicFile& file, const std::string& name, const HostTensor& tensor) {
   HostTensor widened;
   if (tensor.dtype() == DType::kBF16) widened = tensor.cast(DType::kF32);
@@ -79,7 +73,8 @@ Written write_entry(AtomicFile& file, const std::string& name, const HostTensor&
   const std::string header =
       npy_header(t.dtype(), t.dims(), w.offset + kLocalHeader + w.name.size() + kLocalExtra);
   w.size = header.size() + t.bytes();
-  w.crc = crc_of(crc_of(0, header.data(), header.size()), t.raw(), t.bytes());
+  w.crc = crc32_of({static_cast<const std::byte*>(t.raw()), t.bytes()},
+                   crc32_of(std::as_bytes(std::span(header))));
   file.write(local_header(w));
   file.write(header);
   file.write(t.raw(), t.bytes());

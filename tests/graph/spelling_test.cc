@@ -14,7 +14,7 @@ TEST(NearestName, CorrectsSlips) {
   EXPECT_EQ(nearest_name("lables", kNames), "labels");
   EXPECT_EQ(nearest_name("label", kNames), "labels");
   EXPECT_EQ(nearest_name("INPUT_IDS", kNames), "input_ids");
-  EXPECT_EQ(nearest_name("attn_mask", kNames), "attention_mask");
+  EXPECT_EQ(nearest_name("attention_msak", kNames), "attention_mask");
   EXPECT_EQ(nearest_name("--batchsize", kNames), "--batch-size");
   EXPECT_EQ(nearest_name("X", kNames), "x");
 }

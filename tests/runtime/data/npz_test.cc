@@ -51,6 +51,15 @@ np.save(d + '/struct.npy', np.zeros(2, [('x', 'f4'), ('y', 'i4')]))
 np.save(d + '/longdouble.npy', np.zeros(2, np.longdouble))
 )";
 
+// Sets a little-endian field of the n-th record that starts with `signature`.
+void patch(std::string& zip, const char* signature, size_t offset, uint64_t value, size_t width) {
+  const size_t at = zip.find(std::string(signature, 4));
+  ASSERT_NE(at, std::string::npos);
+  for (size_t i = 0; i < width; ++i)
+    zip[at + offset + i] = static_cast<char>(value >> (8 * i) & 0xff);
+}
+constexpr const char* kCentral = "PK\x01\x02";
+
 class NumpyFiles : public testing::Test {
  protected:
   void SetUp() override {
@@ -224,7 +233,7 @@ TEST(Npy, MalformedHeadersSayWhatIsWrong) {
     std::string bytes, message;
   } table[] = {
       {"", "at least 10 bytes, got 0"},
-      {"\x93NUMPZ\x01\x00\x00\x00", "magic"},
+      {std::string("\x93NUMPZ\x01\x00\x00\x00", 10), "magic"},
       {std::string("\x93NUMPY\x04\x00\x00\x00", 10), "version 4.0"},
       {std::string("\x93NUMPY\x02\x00\x00\x00", 10), "at least 12 bytes"},
       {std::string("\x93NUMPY\x02\x00\xff\xff\xff\x7f", 12), "at most 65536"},
@@ -253,15 +262,6 @@ TEST(Npy, MalformedHeadersSayWhatIsWrong) {
                 AllOf(HasSubstr("data.npy"), HasSubstr(message)));
 }
 
-// Sets a little-endian field of the n-th record that starts with `signature`.
-void patch(std::string& zip, const char* signature, size_t offset, uint64_t value, size_t width) {
-  const size_t at = zip.find(std::string(signature, 4));
-  ASSERT_NE(at, std::string::npos);
-  for (size_t i = 0; i < width; ++i)
-    zip[at + offset + i] = static_cast<char>(value >> (8 * i) & 0xff);
-}
-constexpr const char* kCentral = "PK\x01\x02";
-
 TEST(Npz, HostileZipStructuresSayWhatIsWrong) {
   const ScratchFolder folder;
   const std::string good = small_npz(folder);
@@ -287,23 +287,55 @@ TEST(Npz, HostileZipStructuresSayWhatIsWrong) {
   EXPECT_THAT(message([](std::string& z) { z[z.find("x.npy", z.find(kCentral))] = '\0'; }),
               HasSubstr("NUL byte"));
   EXPECT_THAT(message([](std::string& z) { z[z.find("x.npy", z.find(kCentral)) + 4] = 'z'; }),
+              HasSubstr("does not match the directory"));
+  EXPECT_THAT(message([](std::string& z) {
+                for (size_t at; (at = z.find("x.npy")) != std::string::npos;) z[at + 4] = 'z';
+              }),
               HasSubstr("NAME.npy"));
   EXPECT_THAT(error_of([] { read_npz({}, "none.npz"); }), HasSubstr("not a zip file"));
 }
 
-// A directory that names one entry twice, and one whose second entry lies on the first.
 TEST(Npz, SharedPayloadsAreRefused) {
   const ScratchFolder folder;
   const HostTensor x = HostTensor::of<float>({2}, {1, 2});
   write_npz(folder / "two.npz", {{"a", x}, {"b", x}});
-  std::string zip = read_file(folder / "two.npz");
-  const size_t first = zip.find(kCentral), second = zip.find(kCentral, first + 4);
+  const std::string zip = read_file(folder / "two.npz");
   std::string twice = zip;
-  twice[second + 46] = 'a';
+  for (size_t at; (at = twice.find("b.npy")) != std::string::npos;) twice[at] = 'a';
   EXPECT_THAT(error_of([&] { read_npz(as_span(twice), "f"); }), HasSubstr("two entries are named"));
-  // Local header offset: the third number of the zip64 field.
-  std::memset(&zip[second + 46 + 5 + 4 + 16], 0, 8);
-  EXPECT_THAT(error_of([&] { read_npz(as_span(zip), "f"); }), HasSubstr("overlap"));
+  std::string longer = zip;  // the first entry's sizes now reach into the second
+  patch(longer, kCentral, 46 + 5 + 4, 200, 8);
+  patch(longer, kCentral, 46 + 5 + 12, 200, 8);
+  EXPECT_THAT(error_of([&] { read_npz(as_span(longer), "f"); }), HasSubstr("'b.npy' overlap"));
+}
+
+// Deflated entries, as numpy writes them: what they inflate to is held against what they claim.
+TEST_F(NumpyFiles, DeflatedSizesAreCheckedBeforeAndAfterInflating) {
+  ASSERT_TRUE(test::run_python(folder, R"(
+import sys, numpy as np
+np.savez_compressed(sys.argv[1], x=np.zeros(1000))
+)",
+                               folder / "z.npz"));
+  const std::string good = read_file(folder / "z.npz");
+  EXPECT_EQ(read_npz(as_span(good), "z")[0].count, 1000);
+  for (const uint64_t size : {uint64_t{1000}, uint64_t{8127}, uint64_t{8129}}) {
+    std::string bad = good;
+    patch(bad, kCentral, 24, size, 4);
+    EXPECT_THAT(error_of([&] { read_npz(as_span(bad), "z"); }),
+                AllOf(HasSubstr("entry 'x.npy'"), HasSubstr("compressed data is damaged")));
+  }
+  std::string bomb = good;
+  patch(bomb, kCentral, 24, 1u << 31, 4);
+  EXPECT_THAT(error_of([&] { read_npz(as_span(bomb), "z"); }), HasSubstr("cannot exceed 1032:1"));
+  for (size_t n = 0; n < good.size(); ++n) {
+    std::string bad = good;
+    bad[n] = static_cast<char>(bad[n] ^ 0x10);
+    try {
+      for (const StoredArray& a : read_npz(as_span(bad), "z"))
+        for (int64_t i = 0; i < a.count; ++i) ASSERT_EQ(a.tensor().as_double(i), 0) << n;
+    } catch (const Error&) {
+    }
+  }
 }
 
 TEST(Npz, FailedWriteLeavesTheOldFile) {
