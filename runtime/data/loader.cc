@@ -8,7 +8,6 @@
 #include <exception>
 #include <limits>
 #include <mutex>
-#include <new>
 #include <thread>
 
 #include "graph/error.h"
@@ -86,7 +85,8 @@ struct Loader::Impl {
         HostTensor buffer;
         if (!(s.viewable && sampler.always_contiguous())) {
           array.dims[0] = rows;
-          buffer = buffer_for(array, s.row_elements);
+          buffer = allocate(s.dtype, array.dims, cat("batches of '", array.name, "'"),
+                            "; use a smaller batch size");
           buffer_bytes += buffer.bytes();
         }
         slot.buffers.push_back(std::move(buffer));
@@ -94,18 +94,6 @@ struct Loader::Impl {
       }
       slot.batch.sample.reserve(static_cast<size_t>(rows));
     }
-  }
-
-  static HostTensor buffer_for(const BatchArray& array, int64_t row_elements) {
-    constexpr double kAddressable = 1e14;  // far above any machine, far below overflow
-    const double bytes = static_cast<double>(array.dims[0]) * static_cast<double>(row_elements) *
-                         static_cast<double>(size_of(array.dtype));
-    try {
-      if (bytes < kAddressable) return HostTensor(array.dtype, array.dims);
-    } catch (const std::bad_alloc&) {
-    }
-    fail(ErrorCode::kMemory, "no memory for a batch of '", array.name, "' ",
-         describe(array.dtype, array.dims), "; use a smaller batch size");
   }
 
   void start() {

@@ -232,7 +232,7 @@ StoredArray parse_npy(std::span<const std::byte> bytes, std::string name,
   array.data = payload.data();
   const bool reorder = header.fortran && array.dims.size() > 1;
   if (array.count > 0 && (header.swap || reorder)) {
-    array.owned = HostTensor(array.dtype, array.dims);
+    array.owned = allocate(array.dtype, array.dims, where);
     auto* out = static_cast<std::byte*>(array.owned.mutable_raw());
     if (reorder) {
       to_c_order(payload.data(), out, array.dims, size_of(array.dtype));

@@ -1,6 +1,8 @@
 // Size checks shared by the readers, and the step from file bytes to an aligned tensor.
 #include "runtime/data/stored_array.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <new>
 #include <utility>
@@ -11,13 +13,22 @@ namespace ortrain::data {
 
 HostTensor StoredArray::tensor() const {
   if (aligned()) return HostTensor::view(dtype, dims, data);
+  HostTensor copy = allocate(dtype, dims, cat("array '", name, "'"));
+  if (count > 0) std::memcpy(copy.mutable_raw(), data, bytes());
+  return copy;
+}
+
+HostTensor allocate(DType dtype, Dims dims, const std::string& where, const char* hint) {
+  const auto machine = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  double bytes = static_cast<double>(size_of(dtype));
+  for (const int64_t d : dims) bytes *= static_cast<double>(d);
   try {
-    HostTensor copy(dtype, dims);
-    if (count > 0) std::memcpy(copy.mutable_raw(), data, bytes());
-    return copy;
+    if (bytes <= static_cast<double>(machine)) return HostTensor(dtype, dims);
   } catch (const std::bad_alloc&) {
-    fail(ErrorCode::kMemory, "array '", name, "' needs ", bytes(), " bytes of memory");
   }
+  fail(ErrorCode::kMemory, where, ": no memory for ", describe(dtype, dims), ", the machine has ",
+       machine, " bytes", hint);
 }
 
 const StoredArray* ArrayFile::find(const std::string& name) const {

@@ -45,6 +45,10 @@ void set_extent(StoredArray& array, DType dtype, Dims dims, size_t payload,
 // Refuses bool bytes other than 0 and 1: reading them as bool would be undefined.
 void check_bools(const StoredArray& array, const std::string& where);
 
+// An owning, zero-filled tensor. Error kMemory ("where: ... hint") where it exceeds the machine's
+// memory: with overcommit the allocation itself would succeed and the process be killed later.
+HostTensor allocate(DType dtype, Dims dims, const std::string& where, const char* hint = "");
+
 // "f32[320,1,8,8]"; -1 prints as "?".
 std::string describe(DType dtype, const Dims& dims);
 std::string describe_dims(const Dims& dims);

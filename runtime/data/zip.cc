@@ -1,18 +1,17 @@
 // Reads the end record, the central directory and each local header, in this order.
 #include "runtime/data/zip.h"
 
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "graph/error.h"
+#include "runtime/data/stored_array.h"
 
 namespace ortrain::data {
 namespace {
@@ -196,11 +195,6 @@ void check_disjoint(std::span<const ZipEntry> entries, const std::string& where)
       fail(ErrorCode::kData, where, ": entries '", order[i - 1]->name, "' and '", order[i]->name,
            "' overlap");
 }
-
-uint64_t physical_memory() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
-}
 }  // namespace
 
 std::vector<ZipEntry> read_zip_directory(std::span<const std::byte> bytes,
@@ -217,16 +211,8 @@ std::vector<ZipEntry> read_zip_directory(std::span<const std::byte> bytes,
 }
 
 HostTensor inflate_entry(const ZipEntry& entry, const std::string& where) {
-  const char* hint = "; save it with np.savez (not compressed), which is memory-mapped";
-  if (entry.size > physical_memory())
-    fail(ErrorCode::kMemory, where, ": inflates to ", entry.size, " bytes, the machine has ",
-         physical_memory(), hint);
-  HostTensor out;
-  try {
-    out = HostTensor(DType::kU8, {static_cast<int64_t>(entry.size)});
-  } catch (const std::bad_alloc&) {
-    fail(ErrorCode::kMemory, where, ": no memory for ", entry.size, " inflated bytes", hint);
-  }
+  HostTensor out = allocate(DType::kU8, {static_cast<int64_t>(entry.size)}, where + ": inflating",
+                            "; save it with np.savez (not compressed), which is memory-mapped");
   z_stream z{};
   if (inflateInit2(&z, -15) != Z_OK)  // no zlib header
     fail(ErrorCode::kMemory, where, ": no memory for zlib");
