@@ -68,10 +68,10 @@ struct Loader::Impl {
       s.viewable = options.views && !s.converted && stored.aligned();
       sources.push_back(s);
     }
-    allocate();
+    make_slots();
   }
 
-  void allocate() {
+  void make_slots() {
     // A short batch never has more rows than the data, whatever the batch size asked for.
     const SamplerOptions& o = sampler.options();
     const int64_t rows =
