@@ -172,7 +172,7 @@ class PerValue {
  public:
   explicit PerValue(const Graph& g, T missing = T())
       : missing_(missing), data_(static_cast<size_t>(g.value_count()), missing) {}
-  T& operator[](ValueId v) {
+  typename std::vector<T>::reference operator[](ValueId v) {
     if (static_cast<size_t>(v) >= data_.size()) data_.resize(static_cast<size_t>(v) + 1, missing_);
     return data_[static_cast<size_t>(v)];
   }

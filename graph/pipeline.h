@@ -89,11 +89,14 @@ struct PassContext {
   std::string did;                     // the pass writes its PassNote here
 };
 
+enum class Switch : uint8_t { kNeeded, kMayBeOff };  // --disable-pass
+
 struct Pass {
   const char* name;
   const char* why;
   void (*run)(Graph&, PassContext&);
   bool (*wanted)(const StepSpec&);  // null = always
+  Switch can_disable;
 };
 // THE ordered list.
 const std::vector<Pass>& passes();
@@ -106,7 +109,9 @@ struct CompileResult {
 struct CompileOptions {
   Evaluate evaluate;
   std::function<void(const std::string& pass, const Graph&)> after_pass;  // --dump-after
-  std::string until;  // stop after this pass; "" = run all
+  // Stop after this pass; "" = run all. With `until` up to check_trainable, sizes that the data set
+  // would give may stay open (symbolic).
+  std::string until;
 };
 // `source` is the imported graph; it stays unchanged and must outlive the result (constants are
 // views into it). Outputs of the result: kTrain: "loss"; kGrads: "loss", "grad/NAME"...; kEval:

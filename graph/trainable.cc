@@ -1,0 +1,155 @@
+// The trainable set: gradient paths, then what scalars and buffers look like, then the user's
+// regexes, which win. The only file of graph/ that includes <regex>.
+#include "graph/trainable.h"
+
+#include <algorithm>
+#include <regex>
+
+#include "graph/autodiff.h"
+#include "graph/error.h"
+#include "graph/op_def.h"
+#include "graph/rewrite.h"
+
+namespace ortrain {
+
+bool matches_any(const std::vector<std::string>& regexes, std::string_view name) {
+  for (const std::string& text : regexes) {
+    try {
+      if (std::regex_search(name.begin(), name.end(), std::regex(text))) return true;
+    } catch (const std::regex_error& e) {
+      fail(ErrorCode::kUsage, "'", text, "' is not a regular expression: ", e.what());
+    }
+  }
+  return false;
+}
+
+ValueId step_state(Graph& g) {
+  for (ValueId v : g.sources(Source::kState))
+    if (g.value(v).name == kStepName) return v;
+  return g.add_state(HostTensor::scalar<int64_t>(0), kStepName);
+}
+
+namespace {
+
+bool one_element(const Value& x) {
+  return x.shape.is_const() && element_count(x.shape.values()) == 1;
+}
+
+// A one-element tensor that elementwise operators spread over real axes: the 0.5 of a formula. The
+// bias of a layer with one output meets an axis of extent 1 instead.
+bool acts_as_scalar(const Graph& g, ValueId v, int depth = 0) {
+  if (!one_element(g.value(v)) || depth > 8) return false;
+  bool spread = false;
+  for (NodeId n : g.value(v).uses) {
+    const Node& x = g.node(n);
+    if (x.outputs.empty() || x.outputs[0] == kNone) return false;
+    const Value& y = g.value(x.outputs[0]);
+    if (one_element(y)) {
+      if (!acts_as_scalar(g, x.outputs[0], depth + 1)) return false;
+      spread = true;
+      continue;
+    }
+    if (x.op->ew == Ew::kNone) return false;
+    const int rank = g.value(v).shape.rank();
+    for (int a = 1; a <= rank; ++a)
+      if (y.shape[y.shape.rank() - a] == Dim(1)) return false;
+    spread = true;
+  }
+  return spread;
+}
+
+// "0 and 1", or "0 and very negative": what attention and padding masks hold.
+bool mask_contents(const HostTensor& t) {
+  if (t.rank() < 2) return false;
+  bool zero = false, one = false, low = false;
+  for (int64_t i = 0; i < t.count(); ++i) {
+    const double x = t.as_double(i);
+    zero |= x == 0;
+    one |= x == 1;
+    low |= x <= -9999;
+    if (x != 0 && x != 1 && x > -9999) return false;
+  }
+  return (zero && one && !low) || (low && !one);
+}
+
+std::string lower(std::string_view s) {
+  std::string out(s);
+  for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return out;
+}
+
+const char* const kBufferNames[] = {"position_ids",
+                                    "anchor",
+                                    "inv_freq",
+                                    "token_type_ids",
+                                    "mel_filter",
+                                    "filter_bank",
+                                    "filterbank",
+                                    "fbank",
+                                    "hann_window",
+                                    "hamming",
+                                    "window_fn",
+                                    "freqs_cis",
+                                    "sin_cached",
+                                    "cos_cached",
+                                    "running_mean",
+                                    "running_var",
+                                    "num_batches_tracked",
+                                    "relative_position_index",
+                                    "attn_mask",
+                                    "attention_mask",
+                                    "causal_mask",
+                                    ".mask"};
+
+}  // namespace
+
+std::string constant_reason(const Graph& g, ValueId v) {
+  const Value& x = g.value(v);
+  if (x.shape.rank() == 0) return "a scalar";
+  if (acts_as_scalar(g, v)) return "one number used as a scalar";
+  const std::string name = lower(x.name);
+  for (const char* word : kBufferNames)
+    if (name.find(word) != std::string::npos && name.find("mask_token") == std::string::npos)
+      return cat("looks like a buffer by its name ('", word, "')");
+  if (mask_contents(*g.tensor(v))) return "looks like a mask by its contents";
+  return {};
+}
+
+void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& ctx) {
+  const StepSpec& spec = ctx.spec;
+  PerValue<bool> path = reaches(g, roots);
+  std::string insisted;
+  bool train_used = false, freeze_used = false;
+  for (ValueId v : g.sources(Source::kParam)) {
+    const std::string& name = g.value(v).name;
+    const bool wanted = matches_any(spec.train, name), frozen = matches_any(spec.freeze, name);
+    train_used |= wanted;
+    freeze_used |= frozen;
+    ParamInfo& info = g.params[v];
+    info.trainable = false;
+    if (frozen)
+      info.reason = "frozen by --freeze";
+    else if (!spec.train.empty() && !wanted)
+      info.reason = "not named by --train";
+    else if (g.value(v).uses.empty())
+      info.reason = "not used";
+    else if (!path[v])
+      info.reason = "does not reach the loss";
+    else if (wanted)
+      info = {true, "named by --train", info.perm};
+    else if (info.reason = constant_reason(g, v); info.reason.empty())
+      info = {true, "float data on a gradient path", info.perm};
+    if (wanted && !frozen && !info.trainable)
+      insisted += cat(insisted.empty() ? "" : ", ", "'", name, "' (", info.reason, ")");
+    const bool by_regex = frozen || (!spec.train.empty() && !wanted);
+    if (!info.trainable && !by_regex && !g.value(v).uses.empty()) g.set_source(v, Source::kConst);
+  }
+  if (!insisted.empty())
+    ctx.messages.push_back("--train names parameters that cannot train: " + insisted);
+  if (!spec.train.empty() && !train_used)
+    fail(ErrorCode::kUsage, "--train: no parameter has a name that matches");
+  if (!spec.freeze.empty() && !freeze_used)
+    fail(ErrorCode::kUsage, "--freeze: no parameter has a name that matches");
+}
+
+}  // namespace ortrain

@@ -1,0 +1,27 @@
+// Which float tensors of a file train, and why (DESIGN section 6, "Trainable set").
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/pipeline.h"
+
+namespace ortrain {
+
+// Fills g.params for every parameter of a typed graph: trainable when a gradient path leads from it
+// to one of `roots`, it does not look like a constant or a buffer, and spec.train / spec.freeze
+// agree. What does not train becomes a constant, so that it folds, except what a regex froze.
+// Throws Error(kUsage) on a bad regex or one that names no parameter.
+void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& ctx);
+
+// Whether one of the (ECMAScript) regexes is found in the name. Throws Error(kUsage) on a bad one.
+bool matches_any(const std::vector<std::string>& regexes, std::string_view name);
+
+// Why a tensor that could train does not by default; "" when it does. `g` must be typed.
+std::string constant_reason(const Graph& g, ValueId param);
+
+// The i64 scalar state kStepName, added when missing.
+ValueId step_state(Graph& g);
+
+}  // namespace ortrain
