@@ -1,0 +1,71 @@
+// OnnxFile: a parsed ONNX model, its forward graph, and the way back into a file.
+//
+// Promises: weights are held once (views into the mapped file where aligned); the export changes
+// only what it is given, byte for byte, and either appears whole or not at all. Refuses: opset
+// below 7, what no operator record covers (all problems at once, with node names), external data
+// outside the model's folder. Malformed files give Error(kModel), never a crash.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/op_def.h"
+
+namespace ortrain {
+
+struct ImportOptions {
+  int max_depth = 64;  // of nested messages in the file, of function calls and of branches
+  // Equal scales, biases or statistics that an exporter merged behind Identity nodes, or into one
+  // input of several nodes, become tensors of their own again (only where all elements are equal).
+  bool untie = true;
+};
+
+class OnnxFile {
+ public:
+  // Throws Error(kIo), Error(kModel) or Error(kUnsupported); messages begin with the path.
+  static std::unique_ptr<OnnxFile> open(const std::string& path, const OpTable& ops,
+                                        const ImportOptions& options = {});
+  // From memory (copied). `folder` is where external data may lie; "" = nowhere.
+  static std::unique_ptr<OnnxFile> parse(std::span<const std::byte> bytes,
+                                         const std::string& folder, const OpTable& ops,
+                                         const ImportOptions& options = {});
+  ~OnnxFile();
+  OnnxFile(const OnnxFile&) = delete;
+  OnnxFile& operator=(const OnnxFile&) = delete;
+
+  // Stage::kImported; typed are only inputs and tensors, which may be views into the file.
+  const Graph& graph() const;
+  const std::map<std::string, std::string>& metadata() const;  // metadata_props
+  // Of the structure: nodes, names, shapes and integer tensors, but not float tensors, metadata or
+  // where the data lies. 16 hex digits; the same before and after an export.
+  const std::string& hash() const;
+  // What the importer decided and the user should know, one sentence each.
+  const std::vector<std::string>& problems() const;
+  const std::string& path() const;
+
+  // Writes the same model to `path` with new values for float tensors: `value(name)` is asked once
+  // per float tensor of the file (initializers, and Constant nodes under their output's name) and
+  // may return null to keep it. Values have the tensor's shape and the file's dtype or f32/f64, and
+  // are converted to the file's dtype. Everything else is preserved byte for byte. `extra_metadata`
+  // is added or replaced. External data is written beside the new model: a data file called after
+  // the old model is called after the new one, others get the new model's name in front, unless
+  // source and target have the same file name. Throws Error(kIo); then the old files still stand.
+  using ValueOf = std::function<const HostTensor*(const std::string& name)>;
+  void export_model(const std::string& path, const ValueOf& value,
+                    const std::map<std::string, std::string>& extra_metadata = {}) const;
+
+ private:
+  struct State;
+  explicit OnnxFile(std::unique_ptr<State> state);
+  static std::unique_ptr<OnnxFile> load(std::unique_ptr<State> state, const OpTable& ops,
+                                        const ImportOptions& options);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ortrain

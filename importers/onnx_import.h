@@ -1,0 +1,155 @@
+// Importer: ModelProto (the skeleton of onnx_index.h) -> Graph. Internal to importers/.
+//
+// Names are resolved here and nowhere later. Functions and branches with a known condition are
+// inlined; sequences that are split or built and then indexed by constants become slices. Problems
+// are collected over the whole model and thrown as one Error(kUnsupported).
+#pragma once
+
+#include <onnx/onnx-ml.pb.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "importers/onnx.h"
+#include "importers/onnx_tensor.h"
+
+namespace ortrain {
+
+// Where the file keeps a float tensor of the graph: what the export needs to write it back.
+struct TensorSlot {
+  enum class Where : uint8_t {
+    kTensor,    // TensorProto number `site`
+    kFloats,    // value_floats of a Constant node: message number `site`
+    kIdentity,  // nowhere yet: node `site`, an Identity, becomes an initializer
+    kInput,     // nowhere yet: input `input` of node `site` gets an initializer of its own
+  };
+  std::string name;
+  Where where = Where::kTensor;
+  int site = -1;
+  int input = -1;
+  DType dtype = DType::kUndefined;
+  Dims dims;
+};
+
+class Importer {
+ public:
+  Importer(const onnx::ModelProto& model, const FileIndex& index, const FileBytes& file,
+           DataFiles& external, const OpTable& ops, const ImportOptions& options);
+  void run();
+  Graph graph;
+  std::vector<TensorSlot> slots;
+  std::vector<std::string> notes;
+
+ private:
+  using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
+  // What a name stands for. kTensor with id kNone: an optional function input that was left out.
+  struct Named {
+    enum class Kind : uint8_t {
+      kTensor,
+      kPoison,    // its producer had a problem that is already listed
+      kSequence,  // index into sequences_
+      kUnusable,  // index into reasons_: a problem only if something reads it
+    };
+    Kind kind = Kind::kTensor;
+    ValueId id = kNone;
+    size_t index = 0;
+  };
+  // A sequence known now: pieces of one value along an axis, or listed values.
+  struct Sequence {
+    ValueId x = kNone;           // the value that is split; kNone = `items`
+    std::vector<int64_t> sizes;  // of the pieces; empty: all have `piece`
+    int64_t piece = 1, axis = 0;
+    bool squeeze = false;
+    std::vector<ValueId> items;
+  };
+  // Names visible in a graph, a branch or a function body.
+  struct Scope {
+    const Scope* outer = nullptr;
+    const Scope* caller = nullptr;  // of a function body
+    const onnx::FunctionProto* function = nullptr;
+    std::string prefix;  // of value names and origins
+    const std::map<std::string, int>* opsets = nullptr;
+    std::map<std::string, const onnx::AttributeProto*> attributes;  // of a function call
+    int depth = 0;
+    std::unordered_map<std::string, Named> names;
+    bool is_main() const { return depth == 0; }
+  };
+  struct StateUse {
+    NodeId node;
+    int input;
+    int site;  // of the NodeProto, -1 inside functions and branches
+  };
+
+  // onnx_import.cc: graphs and plain nodes
+  void add_inputs(Scope& s);
+  void add_initializers(const onnx::GraphProto& g, Scope& s);
+  void add_outputs(Scope& s);
+  void add_nodes(const Nodes& nodes, Scope& s);
+  void add_node(const onnx::NodeProto& p, int index, Scope& s);
+  void add_op(const onnx::NodeProto& p, const std::string& origin, Scope& s);
+  bool add_untied(const onnx::NodeProto& p, Scope& s);
+  std::vector<int> order(const Nodes& nodes) const;
+  const Named* find(const Scope& s, const std::string& name) const;
+  Named read(const Scope& s, const std::string& name, const std::string& reader) const;
+  const onnx::FunctionProto* function_of(const Scope& s) const;  // null outside of functions
+  void define(Scope& s, const std::string& name, Named what);
+  void define_value(Scope& s, const std::string& name, ValueId v);
+  void poison(const onnx::NodeProto& p, Scope& s);
+  void problem(const std::string& what, const std::string& origin);
+  int opset(const Scope& s, const std::string& domain) const;
+  void throw_problems() const;
+  std::string unique_name(const std::string& wanted);
+  void settle_states();
+  void settle_constants();
+
+  // onnx_values.cc: tensors, constants, attributes
+  Named add_tensor(const onnx::TensorProto& t, const std::string& name, bool exported);
+  bool add_constant(const onnx::NodeProto& p, const std::string& origin, Scope& s);
+  ValueId add_source(HostTensor t, const std::string& name, bool may_train);
+  Named unusable(const std::string& reason);
+  const onnx::AttributeProto* resolve(const onnx::AttributeProto& a, const Scope& s) const;
+  // False when a problem was added.
+  bool read_attributes(const onnx::NodeProto& p, const std::string& origin, const Scope& s,
+                       Attrs& out);
+
+  // onnx_inline.cc: functions, branches, sequences
+  const onnx::FunctionProto* find_function(const onnx::NodeProto& p) const;
+  void inline_function(const onnx::NodeProto& p, const onnx::FunctionProto& f,
+                       const std::string& origin, Scope& s);
+  void inline_if(const onnx::NodeProto& p, const std::string& origin, Scope& s);
+  bool add_sequence(const onnx::NodeProto& p, const std::string& origin, Scope& s);
+  ValueId sequence_item(const Sequence& q, int64_t index, const std::string& origin);
+  ValueId add_plain(std::string_view op, std::vector<ValueId> inputs, Attrs attrs,
+                    const std::string& origin);
+
+  const onnx::ModelProto& model_;
+  const FileIndex& index_;
+  const FileBytes& file_;
+  DataFiles& external_;
+  const OpTable& ops_;
+  const ImportOptions options_;
+  std::map<std::string, int> opsets_;
+  std::map<std::string, const onnx::FunctionProto*> functions_;  // by domain:name:overload
+  std::map<const onnx::FunctionProto*, std::map<std::string, int>> function_opsets_;
+  std::unordered_map<const onnx::NodeProto*, ValueId> function_constants_;
+  std::unordered_map<std::string, int> reads_;  // of names by nodes of the main graph
+  std::set<std::string> output_names_, source_names_;
+  std::vector<Sequence> sequences_;
+  std::vector<std::string> reasons_;
+  std::vector<StateUse> state_uses_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> problems_;  // text -> node names
+  int64_t nodes_seen_ = 0, name_bytes_ = 0;
+};
+
+std::string full_op_name(const std::string& domain, const std::string& op);
+// "'a', 'b', 'c' and 12 more"
+std::string list_names(const std::vector<std::string>& names, size_t most);
+bool all_elements_equal(const HostTensor& t);
+
+}  // namespace ortrain
