@@ -182,8 +182,8 @@ class PerValue {
   std::vector<T> data_;
 };
 
-// Text form: one line per value or node; print_graph and parse_graph are inverse up to ids of
-// erased things.
+// Text form: one line per value or node; print_graph and parse_graph are inverse up to ids,
+// erased things and constants that nothing uses.
 //   input %0:f32[B,3] "x"            param %1:f32[4,3] "w" = {1, 2, ...}      const, state alike
 //   %5:f32[B,768] = MatMul(%3, %4) {transB=1} #origin
 //   output %5 "y"                    update %1 <- %9

@@ -3,7 +3,8 @@
 //
 // One line per source, node, output, update and decided parameter, sources first, then nodes in
 // execution order. parse_graph(print_graph(g)) is g up to ids; elided contents ("...") come back as
-// zeros. Refuses (Error(kModel), with the line) what print_graph would not write.
+// zeros, constants that nothing uses are left out. Refuses (Error(kModel), with the line) what
+// print_graph would not write.
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "graph/error.h"
 #include "graph/graph.h"
 #include "graph/op_def.h"
+#include "graph/rewrite.h"
 
 namespace ortrain {
 namespace {
@@ -127,7 +129,9 @@ std::string print_graph(const Graph& g, bool all_contents) {
   for (ValueId v : g.inputs()) print_source(g, v, "input", all_contents, out);
   for (ValueId v : g.sources(Source::kParam)) print_source(g, v, "param", all_contents, out);
   for (ValueId v : g.sources(Source::kState)) print_source(g, v, "state", all_contents, out);
-  for (ValueId v : g.sources(Source::kConst)) print_source(g, v, "const", all_contents, out);
+  for (ValueId v : g.sources(Source::kConst))
+    if (!g.value(v).uses.empty() || g.params.count(v) || is_graph_result(g, v))
+      print_source(g, v, "const", all_contents, out);
   for (NodeId n : printing_order(g))
     if (g.node(n).op) print_node(g, g.node(n), out);
   for (size_t i = 0; i < g.outputs().size(); ++i)
