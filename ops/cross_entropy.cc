@@ -1,0 +1,289 @@
+// ortrain.CrossEntropy: the mean cross entropy of logits against class indices or class
+// probabilities, and its gradient.
+//
+// loss = sum_i w[t_i] * (lse_i - (1-s) x_i[t_i] - s mean_c x_i[c]) / sum_i w[t_i] over positions
+// whose label is not ignore_index; s is label smoothing, w are optional class weights (PyTorch's
+// CrossEntropyLoss, reduction mean). With probabilities (float labels of the logits' shape): mean
+// over all positions of -sum_c p log softmax. All positions ignored: loss 0 and gradient 0. A label
+// outside [0, C) is reported as a fault and counts as ignored. Also outputs the log-sum-exp per
+// position, which the gradient reads, and the divisor.
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+#include "ops/common/scalar.h"
+#include "ops/common/simd.h"
+#include "runtime/kernel.h"
+
+namespace ortrain::ops {
+namespace {
+
+struct Layout {
+  int64_t outer = 1, classes = 1, inner = 1;  // logits as [outer, classes, inner]
+  int64_t positions() const { return outer * inner; }
+};
+Layout layout_of(const Attrs& attrs, const Dims& dims) {
+  Layout l;
+  const int axis = normalize_axis(attrs.i("axis", 1), static_cast<int>(dims.size()));
+  for (int i = 0; i < static_cast<int>(dims.size()); ++i) {
+    int64_t& slot = i < axis ? l.outer : i == axis ? l.classes : l.inner;
+    slot *= dims[static_cast<size_t>(i)];
+  }
+  return l;
+}
+
+void infer(InferCtx& c) {
+  const int axis = normalize_axis(c.attrs().i("axis", 1), c.rank(0));
+  Shape positions;
+  for (int i = 0; i < c.rank(0); ++i)
+    if (i != axis) positions.push_back(c.shape(0)[i]);
+  const Shape& labels = c.shape(1);
+  const Shape& expected = is_float(c.dtype(1)) ? c.shape(0) : positions;
+  if (prove_equal(labels, expected) == Tri::kNo)
+    c.fail(cat("labels have shape ", labels.str(), ", logits ", c.shape(0).str(),
+               " with classes on axis ", axis, " need ", positions.str(), " (class indices) or ",
+               c.shape(0).str(), " (probabilities)"));
+  if (c.has(2) && (c.rank(2) != 1 || prove_equal(c.shape(2)[0], c.shape(0)[axis]) == Tri::kNo))
+    c.fail(cat("class weights have shape ", c.shape(2).str(), ", expected [",
+               c.shape(0)[axis].str(), "]"));
+  c.out(0, c.dtype(0), Shape());
+  c.out(1, c.dtype(0), positions);
+  c.out(2, c.dtype(0), Shape());
+}
+
+void infer_grad(InferCtx& c) { c.out(0, c.dtype(0), c.shape(0)); }
+
+// One row of contiguous logits: its log-sum-exp.
+ORTRAIN_SIMD float lse_row(const float* x, int64_t n) {
+  float top = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : top)
+  for (int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += exp_f32(x[i] - top);
+  return top + std::log(sum);
+}
+ORTRAIN_SIMD void softmax_scaled_row(const float* x, float* dx, int64_t n, float lse, float scale,
+                                     float shift) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = exp_f32(x[i] - lse) * scale - shift;
+}
+
+// Reads position p's label as a class, or -1 when it does not count.
+template <class L>
+int64_t label_at(const L* labels, int64_t p, int64_t classes, int64_t ignore, Fault* fault) {
+  const int64_t t = store<int64_t>(load(labels[p]));
+  if (t == ignore) return -1;
+  if (t < 0 || t >= classes) {
+    fault->report(p, t, 0, classes);
+    return -1;
+  }
+  return t;
+}
+
+struct Config {
+  Layout layout;
+  int64_t ignore;
+  double smoothing;
+  bool probabilities;
+  int threads;
+};
+Config config_of(const KernelQuery& q) {
+  return {layout_of(q.attrs, q.in[0].dims), q.attrs.i("ignore_index", -100),
+          q.attrs.f("label_smoothing", 0), is_float(q.in[1].dtype), q.threads};
+}
+
+// --- forward
+// ----------------------------------------------------------------------------------------------
+struct Partial {
+  double loss = 0, divisor = 0;
+};
+
+template <class T, class L>
+void forward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t end, Partial& out) {
+  const Layout& l = c.layout;
+  const T* logits = a.x<T>(0);
+  const L* labels = a.x<L>(1);
+  const T* weights = a.x<T>(2);
+  T* lse_out = a.y<T>(1);
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t base = (p / l.inner) * l.classes * l.inner + p % l.inner;
+    const T* x = logits + base;
+    double lse = 0;
+    if constexpr (std::is_same_v<T, float>) {
+      if (l.inner == 1) lse = static_cast<double>(lse_row(x, l.classes));
+    }
+    if (!std::is_same_v<T, float> || l.inner != 1) {
+      double top = -INFINITY, sum = 0;
+      for (int64_t k = 0; k < l.classes; ++k) top = std::max(top, load(x[k * l.inner]));
+      for (int64_t k = 0; k < l.classes; ++k) sum += std::exp(load(x[k * l.inner]) - top);
+      lse = top + std::log(sum);
+    }
+    if (lse_out) lse_out[p] = store<T>(lse);
+    const auto weight = [&](int64_t k) { return weights ? load(weights[k]) : 1.0; };
+    if (c.probabilities) {
+      double loss = 0, mass = 0;
+      for (int64_t k = 0; k < l.classes; ++k) {
+        const double q = (1 - c.smoothing) * load(labels[base + k * l.inner]) +
+                         c.smoothing / static_cast<double>(l.classes);
+        loss += q * weight(k) * (lse - load(x[k * l.inner]));
+        mass += q;
+      }
+      out.loss += mass == 0 ? 0 : loss;
+      out.divisor += 1;
+      continue;
+    }
+    const int64_t t = label_at(labels, p, l.classes, c.ignore, a.fault);
+    if (t < 0) continue;
+    double loss = (1 - c.smoothing) * weight(t) * (lse - load(x[t * l.inner]));
+    if (c.smoothing != 0) {
+      double all = 0;
+      for (int64_t k = 0; k < l.classes; ++k) all += weight(k) * (lse - load(x[k * l.inner]));
+      loss += c.smoothing / static_cast<double>(l.classes) * all;
+    }
+    out.loss += loss;
+    out.divisor += weight(t);
+  }
+}
+
+template <class T, class L>
+Kernel forward(const KernelQuery& q) {
+  const Config c = config_of(q);
+  constexpr int64_t kPieces =
+      64;  // fixed, so that the sum does not depend on the number of threads
+  return {kPieces * sizeof(Partial), [c](const KernelArgs& a) {
+            auto* partial = static_cast<Partial*>(a.workspace);
+            const int64_t n = c.layout.positions();
+            const int64_t work = n * c.layout.classes;
+            parallel_for(work < 8192 ? 1 : c.threads, kPieces, 1, [&](int64_t b, int64_t e) {
+              for (int64_t i = b; i < e; ++i) {
+                partial[i] = Partial();
+                forward_range<T, L>(c, a, n * i / kPieces, n * (i + 1) / kPieces, partial[i]);
+              }
+            });
+            Partial sum;
+            for (int64_t i = 0; i < kPieces; ++i)
+              sum.loss += partial[i].loss, sum.divisor += partial[i].divisor;
+            a.y<T>(0)[0] = store<T>(sum.divisor == 0 ? 0.0 : sum.loss / sum.divisor);
+            if (a.y<T>(2)) a.y<T>(2)[0] = store<T>(sum.divisor);
+          }};
+}
+
+// --- backward
+// ---------------------------------------------------------------------------------------------
+// inputs: logits, labels, weights?, lse, divisor, dloss. dx = dloss/divisor * (w (softmax -
+// target)).
+template <class T, class L>
+void backward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t end) {
+  const Layout& l = c.layout;
+  const T* logits = a.x<T>(0);
+  const L* labels = a.x<L>(1);
+  const T* weights = a.x<T>(2);
+  const T* lse_in = a.x<T>(3);
+  const double divisor = load(a.x<T>(4)[0]);
+  const double scale = divisor == 0 ? 0.0 : load(a.x<T>(5)[0]) / divisor;
+  T* out = a.y<T>(0);
+  const double even = c.smoothing / static_cast<double>(l.classes);
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t base = (p / l.inner) * l.classes * l.inner + p % l.inner;
+    const T* x = logits + base;
+    T* dx = out + base;
+    const double lse = load(lse_in[p]);
+    const int64_t t = c.probabilities ? 0 : label_at(labels, p, l.classes, c.ignore, a.fault);
+    if (t < 0 || scale == 0) {
+      for (int64_t k = 0; k < l.classes; ++k) dx[k * l.inner] = store<T>(0);
+      continue;
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (l.inner == 1 && !weights && !c.probabilities) {
+        const float target = static_cast<float>(scale * (1 - c.smoothing));
+        softmax_scaled_row(x, dx, l.classes, static_cast<float>(lse), static_cast<float>(scale),
+                           static_cast<float>(scale * even));
+        dx[t] -= target;
+        continue;
+      }
+    }
+    const auto weight = [&](int64_t k) { return weights ? load(weights[k]) : 1.0; };
+    const auto target = [&](int64_t k) {
+      const double hard = c.probabilities ? load(labels[base + k * l.inner]) : (k == t ? 1.0 : 0.0);
+      return ((1 - c.smoothing) * hard + even) * weight(k);
+    };
+    double mass = 0;
+    for (int64_t k = 0; k < l.classes; ++k) mass += target(k);
+    for (int64_t k = 0; k < l.classes; ++k) {
+      const double soft = std::exp(load(x[k * l.inner]) - lse);
+      dx[k * l.inner] = store<T>(scale * (soft * mass - target(k)));
+    }
+  }
+}
+
+template <class T, class L>
+Kernel backward(const KernelQuery& q) {
+  const Config c = config_of(q);
+  return {0, [c](const KernelArgs& a) {
+            const int64_t grain =
+                std::max<int64_t>(1, 8192 / std::max<int64_t>(1, c.layout.classes));
+            parallel_for(c.threads, c.layout.positions(), grain,
+                         [&](int64_t b, int64_t e) { backward_range<T, L>(c, a, b, e); });
+          }};
+}
+
+template <bool kForward>
+Kernel prepare(const KernelQuery& q) {
+  return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
+    if (is_float(q.in[1].dtype)) {
+      ORTRAIN_CHECK(q.in[1].dtype == q.in[0].dtype, "probabilities and logits differ in type");
+      return kForward ? forward<T, T>(q) : backward<T, T>(q);
+    }
+    if (q.in[1].dtype == DType::kI32)
+      return kForward ? forward<T, int32_t>(q) : backward<T, int32_t>(q);
+    if (q.in[1].dtype != DType::kI64)
+      fail(ErrorCode::kShape, "labels must be i64, i32 or float, got ", name_of(q.in[1].dtype));
+    return kForward ? forward<T, int64_t>(q) : backward<T, int64_t>(q);
+  });
+}
+
+Expr gradient(Grad& g) {
+  return g.b.op("ortrain.CrossEntropyGrad",
+                {g.x(0), g.x(1), g.has_x(2) ? g.x(2) : Expr(), g.y(1), g.y(2), g.dy(0)}, g.attrs());
+}
+
+}  // namespace
+
+void register_cross_entropy(OpTable& table) {
+  const ExampleInput labels = ints({4}, 0, 5);
+  table.add({
+      .name = "ortrain.CrossEntropy",
+      .inputs = {"logits", "labels", "weights?"},
+      .outputs = {"loss", "lse?", "divisor?"},
+      .infer = infer,
+      .grad = {grad("logits", gradient),
+               not_differentiable("labels", "targets are data, not something to train through"),
+               not_differentiable("weights", "class weights are given, not trained")},
+      .precision = Precision::kNever16,
+      .kernels = {{"cpu", "ref", nullptr, prepare<true>}},
+      .examples =
+          {{.in = {f({4, 5}), labels}},
+           {.in = {f({4, 5}), labels}, .attrs = {{"label_smoothing", 0.1}}},
+           {.in = {f({2, 3, 7}, -40, 40), ints({2, 3}, 0, 7)}, .attrs = {{"axis", int64_t{-1}}}},
+           {.in = {f({2, 5, 3}), ints({2, 3}, 0, 5)}},
+           {.in = {f({4, 5}), iconst({4}, {0, -100, 4, -100})}},
+           {.in = {f({3, 2}), iconst({3}, {-100, -100, -100})}},
+           {.in = {f({4, 5}), ints({4}, 0, 5), f({5}, 0.5, 2)},
+            .check_grad = false,
+            .note =
+                "weights are refused as a gradient target; the engine asks for all float inputs"}},
+      .note = "a position with ignore_index does not count; all ignored: loss 0, gradient 0",
+  });
+  table.add({
+      .name = "ortrain.CrossEntropyGrad",
+      .inputs = {"logits", "labels", "weights?", "lse", "divisor", "dloss"},
+      .outputs = {"dlogits"},
+      .infer = infer_grad,
+      .precision = Precision::kNever16,
+      .inplace = {{0, 0}},
+      .kernels = {{"cpu", "ref", nullptr, prepare<false>}},
+      .examples = {{.in = {f({4, 5}), labels, absent(), f({4}, 3, 4), f({}, 4, 5), f({})}}},
+  });
+}
+
+}  // namespace ortrain::ops

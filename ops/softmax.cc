@@ -1,0 +1,245 @@
+// Softmax and LogSoftmax along one axis, and their gradients.
+//
+// y = exp(x - max) / sum exp(x - max). A row that is -inf throughout gives NaN, as ONNX and PyTorch
+// do. Before opset 13 the axis split the tensor into two dims (default axis 1): attribute `flatten`
+// keeps that meaning. Gradients: dx = y (dy - sum(dy y)) and dx = dy - exp(y) sum(dy). Accumulation
+// in double (ref) or f32 lanes (simd).
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+#include "ops/common/scalar.h"
+#include "ops/common/simd.h"
+#include "runtime/kernel.h"
+
+namespace ortrain::ops {
+namespace {
+
+// x as [outer, width, inner], softmax along width.
+struct Split {
+  int64_t outer = 1, width = 1, inner = 1;
+};
+Split split_of(const Attrs& attrs, const Dims& dims) {
+  const int rank = static_cast<int>(dims.size());
+  Split s;
+  if (rank == 0) return s;
+  const int axis = normalize_axis(attrs.i("axis", -1), rank);
+  const bool flatten = attrs.i("flatten", 0) != 0;
+  for (int i = 0; i < rank; ++i) {
+    int64_t& slot = i < axis ? s.outer : (i == axis || flatten) ? s.width : s.inner;
+    slot *= dims[static_cast<size_t>(i)];
+  }
+  return s;
+}
+
+ORTRAIN_SIMD void softmax_rows(const float* x, float* y, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
+    float top = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < width; ++i) top = x[i] > top ? x[i] : top;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; ++i) {
+      const float e = exp_f32(x[i] - top);
+      y[i] = e;
+      sum += e;
+    }
+    const float scale = 1.f / sum;
+    for (int64_t i = 0; i < width; ++i) y[i] *= scale;
+  }
+}
+
+ORTRAIN_SIMD void softmax_grad_rows(const float* y, const float* dy, float* dx, int64_t rows,
+                                    int64_t width) {
+  for (int64_t r = 0; r < rows; ++r, y += width, dy += width, dx += width) {
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t i = 0; i < width; ++i) dot += y[i] * dy[i];
+    for (int64_t i = 0; i < width; ++i) dx[i] = y[i] * (dy[i] - dot);
+  }
+}
+
+ORTRAIN_SIMD void log_softmax_rows(const float* x, float* y, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
+    float top = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < width; ++i) top = x[i] > top ? x[i] : top;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; ++i) sum += exp_f32(x[i] - top);
+    const float shift = top + std::log(sum);
+    for (int64_t i = 0; i < width; ++i) y[i] = x[i] - shift;
+  }
+}
+
+ORTRAIN_SIMD void log_softmax_grad_rows(const float* y, const float* dy, float* dx, int64_t rows,
+                                        int64_t width) {
+  for (int64_t r = 0; r < rows; ++r, y += width, dy += width, dx += width) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; ++i) sum += dy[i];
+    for (int64_t i = 0; i < width; ++i) dx[i] = dy[i] - exp_f32(y[i]) * sum;
+  }
+}
+
+std::string only_f32_rows(const KernelQuery& q) {
+  if (q.in[0].dtype != DType::kF32) return "only f32";
+  return split_of(q.attrs, q.in[0].dims).inner == 1 ? "" : "the axis is not innermost";
+}
+
+template <auto kRows>
+Kernel rows_forward(const KernelQuery& q) {
+  const Split s = split_of(q.attrs, q.in[0].dims);
+  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(1, s.width));
+  return {0, [s, grain, threads = q.threads](const KernelArgs& a) {
+            parallel_for(threads, s.outer, grain, [&](int64_t b, int64_t e) {
+              kRows(a.x<float>(0) + b * s.width, a.y<float>(0) + b * s.width, e - b, s.width);
+            });
+          }};
+}
+
+template <auto kRows>
+Kernel rows_backward(const KernelQuery& q) {
+  const Split s = split_of(q.attrs, q.in[0].dims);
+  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(1, s.width));
+  return {0, [s, grain, threads = q.threads](const KernelArgs& a) {
+            parallel_for(threads, s.outer, grain, [&](int64_t b, int64_t e) {
+              const int64_t at = b * s.width;
+              kRows(a.x<float>(0) + at, a.x<float>(1) + at, a.y<float>(0) + at, e - b, s.width);
+            });
+          }};
+}
+
+template <class T>
+void ref_forward(const Split& s, bool log, const T* x, T* y) {
+  for (int64_t o = 0; o < s.outer; ++o)
+    for (int64_t k = 0; k < s.inner; ++k) {
+      const int64_t base = o * s.width * s.inner + k;
+      double top = -INFINITY, sum = 0;
+      for (int64_t i = 0; i < s.width; ++i) top = std::max(top, load(x[base + i * s.inner]));
+      for (int64_t i = 0; i < s.width; ++i) sum += std::exp(load(x[base + i * s.inner]) - top);
+      for (int64_t i = 0; i < s.width; ++i) {
+        const double v = load(x[base + i * s.inner]) - top;
+        y[base + i * s.inner] = store<T>(log ? v - std::log(sum) : std::exp(v) / sum);
+      }
+    }
+}
+
+template <class T>
+void ref_backward(const Split& s, bool log, const T* y, const T* dy, T* dx) {
+  for (int64_t o = 0; o < s.outer; ++o)
+    for (int64_t k = 0; k < s.inner; ++k) {
+      const int64_t base = o * s.width * s.inner + k;
+      double sum = 0;
+      for (int64_t i = 0; i < s.width; ++i) {
+        const int64_t at = base + i * s.inner;
+        sum += load(dy[at]) * (log ? 1.0 : load(y[at]));
+      }
+      for (int64_t i = 0; i < s.width; ++i) {
+        const int64_t at = base + i * s.inner;
+        const double v = load(y[at]);
+        dx[at] = store<T>(log ? load(dy[at]) - std::exp(v) * sum : v * (load(dy[at]) - sum));
+      }
+    }
+}
+
+template <bool kLog>
+Kernel prepare_ref(const KernelQuery& q) {
+  const Split s = split_of(q.attrs, q.in[0].dims);
+  return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
+    return {0, [s](const KernelArgs& a) { ref_forward<T>(s, kLog, a.x<T>(0), a.y<T>(0)); }};
+  });
+}
+template <bool kLog>
+Kernel prepare_ref_grad(const KernelQuery& q) {
+  const Split s = split_of(q.attrs, q.in[0].dims);
+  return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
+    return {
+        0, [s](const KernelArgs& a) { ref_backward<T>(s, kLog, a.x<T>(0), a.x<T>(1), a.y<T>(0)); }};
+  });
+}
+
+void infer(InferCtx& c) {
+  if (c.rank(0) > 0) normalize_axis(c.attrs().i("axis", -1), c.rank(0));
+  infer_same_as_first(c);
+}
+
+void adapt(RawNode& n) {
+  if (n.opset >= 13) return;
+  if (!n.attrs.has("axis")) n.attrs.set("axis", int64_t{1});
+  n.attrs.set("flatten", int64_t{1});
+}
+
+std::vector<Example> forward_examples() {
+  return {{.in = {f({3, 5})}},
+          {.in = {f({2, 3, 4})}, .attrs = {{"axis", int64_t{1}}}},
+          {.in = {f({2, 3, 4})}, .attrs = {{"axis", int64_t{1}}, {"flatten", int64_t{1}}}},
+          {.in = {f({4, 1})}},
+          {.in = {f({0, 3})}},
+          {.in = {f({7, 130}, -30, 30)}}};
+}
+std::vector<Example> grad_examples() {
+  return {{.in = {f({3, 5}, 0, 1), f({3, 5})}},
+          {.in = {f({2, 3, 4}, 0, 1), f({2, 3, 4})}, .attrs = {{"axis", int64_t{0}}}},
+          {.in = {f({6, 33}, 0, 1), f({6, 33})}}};
+}
+
+Expr softmax_gradient(Grad& g) { return g.b.op("ortrain.SoftmaxGrad", {g.y(), g.dy()}, g.attrs()); }
+Expr log_softmax_gradient(Grad& g) {
+  return g.b.op("ortrain.LogSoftmaxGrad", {g.y(), g.dy()}, g.attrs());
+}
+
+}  // namespace
+
+void register_softmax(OpTable& table) {
+  table.add({
+      .name = "Softmax",
+      .inputs = {"input"},
+      .outputs = {"output"},
+      .infer = infer,
+      .grad = {grad("input", softmax_gradient)},
+      .adapt = adapt,
+      .precision = Precision::kNever16,
+      .inplace = {{0, 0}},
+      .kernels = {{"cpu", "simd", only_f32_rows, rows_forward<softmax_rows>},
+                  {"cpu", "ref", nullptr, prepare_ref<false>}},
+      .examples = forward_examples(),
+  });
+  table.add({
+      .name = "LogSoftmax",
+      .inputs = {"input"},
+      .outputs = {"output"},
+      .infer = infer,
+      .grad = {grad("input", log_softmax_gradient)},
+      .adapt = adapt,
+      .precision = Precision::kNever16,
+      .inplace = {{0, 0}},
+      .kernels = {{"cpu", "simd", only_f32_rows, rows_forward<log_softmax_rows>},
+                  {"cpu", "ref", nullptr, prepare_ref<true>}},
+      .examples = forward_examples(),
+  });
+  table.add({
+      .name = "ortrain.SoftmaxGrad",
+      .inputs = {"y", "dy"},
+      .outputs = {"dx"},
+      .infer = infer,
+      .precision = Precision::kNever16,
+      .inplace = {{0, 1}, {0, 0}},
+      .kernels = {{"cpu", "simd", only_f32_rows, rows_backward<softmax_grad_rows>},
+                  {"cpu", "ref", nullptr, prepare_ref_grad<false>}},
+      .examples = grad_examples(),
+  });
+  table.add({
+      .name = "ortrain.LogSoftmaxGrad",
+      .inputs = {"y", "dy"},
+      .outputs = {"dx"},
+      .infer = infer,
+      .precision = Precision::kNever16,
+      .inplace = {{0, 1}, {0, 0}},
+      .kernels = {{"cpu", "simd", only_f32_rows, rows_backward<log_softmax_grad_rows>},
+                  {"cpu", "ref", nullptr, prepare_ref_grad<true>}},
+      .examples = grad_examples(),
+  });
+}
+
+}  // namespace ortrain::ops
