@@ -261,17 +261,15 @@ void register_cross_entropy(OpTable& table) {
                not_differentiable("weights", "class weights are given, not trained")},
       .precision = Precision::kNever16,
       .kernels = {{"cpu", "ref", nullptr, prepare<true>}},
-      .examples =
-          {{.in = {f({4, 5}), labels}},
-           {.in = {f({4, 5}), labels}, .attrs = {{"label_smoothing", 0.1}}},
-           {.in = {f({2, 3, 7}, -40, 40), ints({2, 3}, 0, 7)}, .attrs = {{"axis", int64_t{-1}}}},
-           {.in = {f({2, 5, 3}), ints({2, 3}, 0, 5)}},
-           {.in = {f({4, 5}), iconst({4}, {0, -100, 4, -100})}},
-           {.in = {f({3, 2}), iconst({3}, {-100, -100, -100})}},
-           {.in = {f({4, 5}), ints({4}, 0, 5), f({5}, 0.5, 2)},
-            .check_grad = false,
-            .note =
-                "weights are refused as a gradient target; the engine asks for all float inputs"}},
+      .examples = {{.in = {f({4, 5}), labels}},
+                   {.in = {f({4, 5}), labels}, .attrs = {{"label_smoothing", 0.1}}},
+                   {.in = {f({2, 3, 7}, -40, 40), ints({2, 3}, 0, 7)},
+                    .attrs = {{"axis", int64_t{-1}}}},
+                   {.in = {f({2, 5, 3}), ints({2, 3}, 0, 5)}},
+                   {.in = {f({4, 5}), iconst({4}, {0, -100, 4, -100})}},
+                   {.in = {f({3, 2}), iconst({3}, {-100, -100, -100})}},
+                   {.in = {f({4, 5}), ints({4}, 0, 5), f({5}, 0.5, 2)},
+                    .attrs = {{"label_smoothing", 0.2}}}},
       .note = "a position with ignore_index does not count; all ignored: loss 0, gradient 0",
   });
   table.add({
