@@ -1,0 +1,294 @@
+// The flag table itself, value checks and the help text.
+#include "runtime/cli/flags.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "graph/error.h"
+#include "graph/spelling.h"
+
+namespace ortrain::cli {
+
+const std::vector<Flag>& flag_table() {
+  using enum FlagType;
+  constexpr double kBig = 9e15;
+  static const std::vector<Flag> table = {
+      {"data", kPath, "", "Data", "training arrays: .npz, .npy, .safetensors or a folder of .npy"},
+      {"eval-data", kPath, "", "Data", "evaluation arrays, same form"},
+      {"label", kText, "", "Data",
+       "name of the label array (default: labels, label, target, targets, y)"},
+      {"batch-size", kInt, "32", "Data", "samples per step", 1, kBig},
+      {"shuffle",
+       kChoice,
+       "epoch",
+       "Data",
+       "new order every epoch, or file order",
+       0,
+       0,
+       {"epoch", "none"}},
+      {"last-batch",
+       kChoice,
+       "keep",
+       "Data",
+       "an epoch's short last batch: keep, drop, fill from the next",
+       0,
+       0,
+       {"keep", "drop", "wrap"}},
+      {"seed", kInt, "0", "Data", "seed of shuffling and dropout", 0, kBig},
+
+      {"loss",
+       kChoice,
+       "auto",
+       "Loss",
+       "auto: the graph's scalar output, else by the label's type",
+       0,
+       0,
+       {"auto", "graph", "cross_entropy", "mse", "l1", "huber", "smooth_l1", "bce",
+        "bce_with_logits", "nll", "kl_div"}},
+      {"output", kText, "", "Loss",
+       "model output the loss applies to (default: the first float one)"},
+      {"ignore-index", kInt, "-100", "Loss", "class label that does not count", -kBig, kBig},
+      {"label-smoothing", kNumber, "0", "Loss", "share of probability spread over all classes", 0,
+       1},
+      {"huber-delta", kNumber, "1", "Loss", "where huber turns linear (smooth_l1: beta)", 1e-12,
+       1e12},
+
+      {"optimizer",
+       kChoice,
+       "adamw",
+       "Optimizer",
+       "PyTorch's formulas",
+       0,
+       0,
+       {"sgd", "adam", "adamw"}},
+      {"lr", kNumber, "0.001", "Optimizer", "learning rate", 0, 1e6},
+      {"momentum", kNumber, "0", "Optimizer", "sgd", 0, 1},
+      {"dampening", kNumber, "0", "Optimizer", "sgd", 0, 1},
+      {"nesterov", kSwitch, "false", "Optimizer", "sgd"},
+      {"betas", kText, "0.9,0.999", "Optimizer", "adam, adamw"},
+      {"eps", kNumber, "1e-08", "Optimizer", "adam, adamw", 0, 1},
+      {"weight-decay", kNumber, "0", "Optimizer", "L2 for sgd and adam, decoupled for adamw", 0,
+       1e3},
+      {"no-decay", kList, "", "Optimizer",
+       "no weight decay: regexes, or norm_bias for all 1-D parameters"},
+      {"schedule",
+       kChoice,
+       "constant",
+       "Optimizer",
+       "learning rate after the warm-up",
+       0,
+       0,
+       {"constant", "linear", "cosine"}},
+      {"warmup", kInt, "0", "Optimizer", "steps of linear warm-up", 0, kBig},
+      {"min-lr", kNumber, "0", "Optimizer", "where linear and cosine end", 0, 1e6},
+      {"clip-norm", kNumber, "0", "Optimizer", "largest global gradient norm; 0 = no clipping", 0,
+       1e12},
+
+      {"epochs", kInt, "", "Run", "passes over the data (1 when --steps is not given either)", 1,
+       kBig},
+      {"steps", kInt, "", "Run", "optimizer steps; wins over --epochs", 1, kBig},
+      {"eval-every", kInt, "0", "Run", "evaluate every N steps; 0 = after each epoch", 0, kBig},
+      {"train", kList, "", "Run", "regexes of parameters to train (default: all that are found)"},
+      {"freeze", kList, "", "Run", "regexes of parameters to keep as they are"},
+      {"batch-norm",
+       kChoice,
+       "train",
+       "Run",
+       "batch statistics, or keep the running ones",
+       0,
+       0,
+       {"train", "frozen"}},
+      {"precision", kChoice, "fp32", "Run", "fp64 is for checking", 0, 0, {"fp32", "fp64"}},
+      {"on-nan",
+       kChoice,
+       "stop",
+       "Run",
+       "loss not finite: stop and name the first bad node, or skip",
+       0,
+       0,
+       {"stop", "skip"}},
+      {"threads", kInt, "0", "Run", "0 = one per usable core", 0, 4096},
+      {"deterministic", kSwitch, "false", "Run", "reference kernels only: slow, for checking"},
+      {"resume",
+       kSwitch,
+       "false",
+       "Run",
+       "continue the run in --out, or the newest run of this model",
+       0,
+       0,
+       {},
+       false},
+
+      {"out",
+       kPath,
+       "",
+       "Output",
+       "run folder (runs/MODEL-N); grads, predict, export: the file",
+       0,
+       0,
+       {},
+       false},
+      {"checkpoint-every", kInt, "0", "Output", "steps between checkpoints; 0 = every epoch", 0,
+       kBig},
+      {"keep", kInt, "2", "Output", "checkpoints to keep", 1, 1000000},
+      {"log",
+       kPath,
+       "",
+       "Output",
+       "JSON lines, one per step (default OUT/run.jsonl)",
+       0,
+       0,
+       {},
+       false},
+      {"json",
+       kPath,
+       "",
+       "Output",
+       "bench: figures as JSON to this file, - = standard output",
+       0,
+       0,
+       {},
+       false},
+      {"config",
+       kPath,
+       "",
+       "Output",
+       "a recipe (TOML) read after the model's own",
+       0,
+       0,
+       {},
+       false},
+      {"print-config",
+       kSwitch,
+       "false",
+       "Output",
+       "show every setting and its origin, then stop",
+       0,
+       0,
+       {},
+       false},
+      {"quiet", kSwitch, "false", "Output", "errors and the summary only", 0, 0, {}, false},
+
+      {"passes",
+       kSwitch,
+       "false",
+       "Looking inside",
+       "inspect: every pass, why it is there, what it did",
+       0,
+       0,
+       {},
+       false},
+      {"kernels",
+       kSwitch,
+       "false",
+       "Looking inside",
+       "inspect: the kernel of every node and why others refused",
+       0,
+       0,
+       {},
+       false},
+      {"profile", kSwitch, "false", "Looking inside", "bench: time per node", 0, 0, {}, false},
+      {"dump-after",
+       kText,
+       "",
+       "Looking inside",
+       "print the graph after this pass (all = after each)",
+       0,
+       0,
+       {},
+       false},
+      {"disable-pass", kList, "", "Looking inside", "switch optional passes off"},
+      {"markdown",
+       kSwitch,
+       "false",
+       "Looking inside",
+       "ops: the matrix as Markdown",
+       0,
+       0,
+       {},
+       false},
+  };
+  return table;
+}
+
+const Flag* find_flag(const std::string& name) {
+  for (const Flag& f : flag_table())
+    if (name == f.name) return &f;
+  return nullptr;
+}
+
+namespace {
+template <class T>
+bool parse(const std::string& text, T& v) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+  return error == std::errc() && end == text.data() + text.size();
+}
+std::string show(double v) {
+  return v == std::floor(v) && std::fabs(v) < 1e15 ? std::to_string(static_cast<int64_t>(v))
+                                                   : std::to_string(v);
+}
+}  // namespace
+
+std::string check_value(const Flag& flag, const std::string& text) {
+  const auto range = [&](double v) -> std::string {
+    if (flag.low >= flag.high || (v >= flag.low && v <= flag.high)) return {};
+    return flag.high < 9e15
+               ? cat("expected a number from ", show(flag.low), " to ", show(flag.high))
+               : cat("expected a number of at least ", show(flag.low));
+  };
+  switch (flag.type) {
+    case FlagType::kInt: {
+      int64_t v = 0;
+      return parse(text, v) ? range(static_cast<double>(v)) : "expected a whole number";
+    }
+    case FlagType::kNumber: {
+      double v = 0;
+      return parse(text, v) && std::isfinite(v) ? range(v) : "expected a number";
+    }
+    case FlagType::kSwitch:
+      return text == "true" || text == "false" ? "" : "expected true or false";
+    case FlagType::kChoice: {
+      std::string all;
+      for (const char* c : flag.choices) {
+        if (text == c) return {};
+        all += (all.empty() ? "" : ", ") + std::string(c);
+      }
+      return "expected one of " + all;
+    }
+    default: return {};
+  }
+}
+
+std::string nearest_flag(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Flag& f : flag_table()) names.emplace_back(f.name);
+  return nearest_name(name, names);
+}
+
+std::string flags_help() {
+  constexpr size_t kColumn = 30;
+  std::string out, group;
+  for (const Flag& f : flag_table()) {
+    if (group != f.group) out += cat("\n", group = f.group, ":\n");
+    std::string left = cat("  --", f.name), choices;
+    for (const char* c : f.choices) choices += (choices.empty() ? "" : "|") + std::string(c);
+    switch (f.type) {
+      case FlagType::kChoice: left += choices.size() < 20 ? " " + choices : " NAME"; break;
+      case FlagType::kInt: left += " N"; break;
+      case FlagType::kNumber: left += " X"; break;
+      case FlagType::kPath: left += " PATH"; break;
+      case FlagType::kList: left += " A,B"; break;
+      case FlagType::kText: left += " TEXT"; break;
+      case FlagType::kSwitch: break;
+    }
+    left += left.size() < kColumn ? std::string(kColumn - left.size(), ' ')
+                                  : "\n" + std::string(kColumn, ' ');
+    out += left + f.help;
+    if (*f.fallback && std::string(f.fallback) != "false") out += cat(" [", f.fallback, "]");
+    out += "\n";
+    if (choices.size() >= 20) out += std::string(kColumn, ' ') + choices + "\n";
+  }
+  return out;
+}
+
+}  // namespace ortrain::cli
