@@ -1,0 +1,34 @@
+// The commands of the program; each returns the process's exit status or throws Error.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "graph/op_def.h"
+#include "importers/onnx.h"
+#include "runtime/cli/config.h"
+
+namespace ortrain::cli {
+
+// What every command starts from.
+struct Context {
+  const OpTable& ops;
+  CommandLine line;
+  Config config;                   // complete once load_model() has run
+  std::string model_path;          // "" for commands without a model
+  std::unique_ptr<OnnxFile> file;  // likewise
+};
+
+int run_train(Context&);
+int run_inspect(Context&);
+int run_eval(Context&);
+int run_predict(Context&);
+int run_grads(Context&);
+int run_bench(Context&);
+int run_export(Context&);
+int run_ops(Context&);
+
+// Opens the model on the command line and reads all recipes into the config.
+void load_model(Context&);
+
+}  // namespace ortrain::cli
