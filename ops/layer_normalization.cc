@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "graph/error.h"
-#include "ops/common/scalar.h"
+#include "ops/common/ref.h"
 #include "ops/common/simd.h"
 #include "runtime/kernel.h"
 
