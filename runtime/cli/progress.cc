@@ -1,0 +1,152 @@
+// The live line, plain lines and the JSON-lines log.
+#include "runtime/cli/progress.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "graph/error.h"
+#include "runtime/plan.h"
+
+namespace ortrain::cli {
+namespace {
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+std::string number(const char* format, double v) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, v);
+  return buffer;
+}
+// JSON has no NaN or infinity; such numbers are written as strings, which json.loads reads back.
+nlohmann::json finite(double v) {
+  if (std::isfinite(v)) return v;
+  return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf";
+}
+}  // namespace
+
+std::string duration_text(double seconds) {
+  const auto total = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  char buffer[64];
+  if (total >= 3600)
+    std::snprintf(buffer, sizeof buffer, "%lld:%02lld:%02lld", static_cast<long long>(total / 3600),
+                  static_cast<long long>(total / 60 % 60), static_cast<long long>(total % 60));
+  else
+    std::snprintf(buffer, sizeof buffer, "%lld:%02lld", static_cast<long long>(total / 60),
+                  static_cast<long long>(total % 60));
+  return buffer;
+}
+
+Progress::Progress(bool quiet, size_t memory_bytes)
+    : quiet_(quiet),
+      terminal_(isatty(STDOUT_FILENO) != 0),
+      memory_(memory_bytes),
+      started_(now()) {}
+Progress::~Progress() { finish(); }
+
+std::string Progress::render(const StepLine& s, double seconds) const {
+  std::string out = cat("step ", s.step, "/", s.steps);
+  if (s.epochs > 0) out += cat("  epoch ", s.epoch, "/", s.epochs);
+  out += "  loss " + number("%.4g", s.loss) + "  lr " + number("%.3g", s.lr);
+  if (s.grad_norm >= 0) out += "  norm " + number("%.3g", s.grad_norm);
+  out += "  " + number(s.samples_per_s < 100 ? "%.1f" : "%.0f", s.samples_per_s) + " samples/s";
+  if (s.skipped > 0) out += cat("  skipped ", s.skipped);
+  const int64_t done = s.step - first_step_ + 1;
+  if (done > 1 && s.step < s.steps)
+    out += "  ETA " + duration_text(seconds / static_cast<double>(done) *
+                                    static_cast<double>(s.steps - s.step));
+  return out + "  " + bytes_text(memory_);
+}
+
+void Progress::step(const StepLine& s) {
+  if (quiet_) return;
+  const double t = now();
+  if (first_step_ == 0) first_step_ = s.step, started_ = t - s.ms / 1e3;
+  const bool last = s.step == s.steps;
+  if (!last && t - shown_ < (terminal_ ? 0.1 : 5.0)) return;
+  if (!last && !terminal_ && shown_ == 0) {  // the first plain line comes after five seconds
+    shown_ = t;
+    return;
+  }
+  shown_ = t;
+  const std::string text = render(s, t - started_);
+  if (terminal_) {
+    std::printf("\r\033[K%s", text.c_str());
+    live_ = true;
+  } else {
+    std::printf("%s\n", text.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void Progress::line(const std::string& text) {
+  if (quiet_) return;
+  if (live_) std::printf("\r\033[K");
+  live_ = false;
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+void Progress::finish() {
+  if (live_) std::printf("\n");
+  live_ = false;
+  std::fflush(stdout);
+}
+
+RunLog::RunLog(std::string path, bool append, int64_t keep_steps) : path_(std::move(path)) {
+  std::string kept;
+  if (append) {
+    std::ifstream in(path_);
+    for (std::string line; std::getline(in, line);) {
+      const nlohmann::json j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!j.is_object() || j.value("step", int64_t{0}) > keep_steps) continue;
+      kept += line + "\n";
+    }
+  }
+  std::error_code ignored;
+  const auto folder = std::filesystem::path(path_).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  file_ = std::fopen(path_.c_str(), "w");
+  if (!file_) fail(ErrorCode::kIo, "cannot write the log ", path_, ": ", std::strerror(errno));
+  if (!kept.empty()) write(kept);
+}
+
+RunLog::~RunLog() {
+  if (file_) std::fclose(file_);
+}
+
+void RunLog::write(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size())
+    fail(ErrorCode::kIo, "cannot write the log ", path_, ": ", std::strerror(errno));
+}
+
+void RunLog::step(const StepLine& s) {
+  nlohmann::ordered_json j;
+  j["step"] = s.step;
+  j["epoch"] = s.epoch;
+  j["loss"] = finite(s.loss);
+  j["lr"] = s.lr;
+  if (s.grad_norm >= 0 || std::isnan(s.grad_norm)) j["grad_norm"] = finite(s.grad_norm);
+  j["skipped"] = s.this_skipped;
+  j["samples_per_s"] = s.samples_per_s;
+  j["ms"] = s.ms;
+  j["wait_ms"] = s.wait_ms;
+  write(j.dump() + "\n");
+}
+
+void RunLog::eval(int64_t step, const std::string& metrics) {
+  write(cat("{\"step\":", step, ",\"eval\":", metrics, "}\n"));
+}
+
+void RunLog::flush() {
+  if (std::fflush(file_) != 0)
+    fail(ErrorCode::kIo, "cannot write the log ", path_, ": ", std::strerror(errno));
+}
+
+}  // namespace ortrain::cli

@@ -1,0 +1,63 @@
+// Progress for people and machines: a live line on a terminal, plain lines elsewhere, JSON lines in
+// a file.
+//
+// The live line is redrawn at most ten times a second; without a terminal a line is printed at most
+// every five seconds and after each evaluation. The log gets one object per step, flushed with each
+// checkpoint and at the end; a write that fails stops the run with an Error(kIo).
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace ortrain::cli {
+
+// What is known after one step. Times in milliseconds.
+struct StepLine {
+  int64_t step = 0;  // from 1
+  int64_t steps = 0, epoch = 0, epochs = 0;
+  double loss = 0, lr = 0;
+  double grad_norm = -1;  // negative: not computed
+  double samples_per_s = 0, ms = 0, wait_ms = 0;
+  int64_t skipped = 0;  // so far
+  bool this_skipped = false;
+};
+
+class Progress {
+ public:
+  Progress(bool quiet, size_t memory_bytes);
+  ~Progress();
+  void step(const StepLine& s);
+  void line(const std::string& text);  // a full line that stays; the live line moves below it
+  void finish();                       // ends the live line
+
+ private:
+  std::string render(const StepLine& s, double seconds) const;
+  bool quiet_, terminal_;
+  size_t memory_;
+  double started_, shown_ = 0;
+  int64_t first_step_ = 0;
+  bool live_ = false;
+};
+
+class RunLog {
+ public:
+  // `append`: keep the lines of steps up to `keep_steps` (resume), drop what came after.
+  RunLog(std::string path, bool append, int64_t keep_steps);
+  ~RunLog();
+  RunLog(const RunLog&) = delete;
+  RunLog& operator=(const RunLog&) = delete;
+  void step(const StepLine& s);
+  // An evaluation: {"step", "eval": {metric: value, ...}}; `metrics` is that inner JSON object.
+  void eval(int64_t step, const std::string& metrics);
+  void flush();
+
+ private:
+  void write(const std::string& text);
+  std::string path_;
+  std::FILE* file_ = nullptr;
+};
+
+std::string duration_text(double seconds);  // "1:05:09", "0:42"
+
+}  // namespace ortrain::cli
