@@ -142,6 +142,7 @@ class Importer {
   std::set<std::string> output_names_, source_names_;
   std::vector<Sequence> sequences_;
   std::vector<std::string> reasons_;
+  std::vector<std::string> untied_;
   std::vector<StateUse> state_uses_;
   std::vector<std::pair<std::string, std::vector<std::string>>> problems_;  // text -> node names
   int64_t nodes_seen_ = 0, name_bytes_ = 0;

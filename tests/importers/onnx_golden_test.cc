@@ -117,7 +117,7 @@ TEST(GoldenMerged, StatisticsAreSeparatedAndExported) {
             (std::vector<std::string>{"b", "bn.bias", "bn.weight", "w"}));
   EXPECT_EQ(names_of(file->graph(), Source::kState),
             (std::vector<std::string>{"bn.running_mean", "bn.running_var"}));
-  EXPECT_EQ(file->problems().size(), 2u);
+  EXPECT_EQ(file->problems().size(), 1u);
   TempFolder folder;
   const HostTensor mean = HostTensor::of<float>({3}, {5, 6, 7});
   file->export_model(folder.path("m.onnx"), [&](const std::string& name) {
