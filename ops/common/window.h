@@ -6,6 +6,7 @@
 // ONNX text say (onnx 1.22's own shape inference does not).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -44,6 +45,16 @@ struct Window {
   int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
   // Tap range [first, last) along axis a of the window `o` that lies inside the tensor.
   void valid(int a, int64_t o, int64_t& first, int64_t& last) const;
+  // Calls f(o, tap) for every window along axis a that covers position i of x.
+  template <class F>
+  void covering(int a, int64_t i, F&& f) const {
+    const auto j = static_cast<size_t>(a);
+    const int64_t at = i + begin[j], back = at - (kernel[j] - 1) * dilation[j];
+    const int64_t first = back > 0 ? (back + stride[j] - 1) / stride[j] : 0;
+    const int64_t last = std::min(out[j] - 1, at / stride[j]);
+    for (int64_t o = first; o <= last; ++o)
+      if (const int64_t r = at - o * stride[j]; r % dilation[j] == 0) f(o, r / dilation[j]);
+  }
 };
 // `x` and `y` are whole dims in the layout of the attributes.
 Window window_of(const Attrs& a, const Dims& x, const Dims& y, const Dims& kernel);
