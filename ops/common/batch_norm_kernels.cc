@@ -1,0 +1,398 @@
+// See batch_norm_kernels.h. Bytes per element, f32: forward reads x twice and writes y (12),
+// backward reads dy and x twice and writes dx (20); the relu mask is recomputed from x.
+#include "ops/common/batch_norm_kernels.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ops/common/ref.h"
+#include "ops/common/simd.h"
+
+namespace ortrain::ops {
+namespace {
+
+// One norm: `rows` samples of each of `c` channels; (outer, inner) sample offsets when the channel
+// is not last: element (n, ch, i) lies at (n * c + ch) * inner + i.
+struct Norm {
+  int64_t rows, c, inner;
+  bool training, residual;
+  double epsilon, momentum;
+  double low, high;  // the fused relu clips to [low, high]
+  int threads;
+};
+
+Norm norm_of(const KernelQuery& q, const Dims& x) {
+  Norm b;
+  const Attrs& a = q.attrs;
+  const size_t channel = a.i("channels_last", 0) || x.size() == 2 ? x.size() - 1 : 1;
+  b.c = x[channel];
+  b.inner = 1;
+  for (size_t i = channel + 1; i < x.size(); ++i) b.inner *= x[i];
+  b.rows = b.c == 0 ? 0 : element_count(x) / b.c;
+  b.training = a.i("training_mode", 0) != 0;
+  b.epsilon = a.f("epsilon", 1e-5), b.momentum = a.f("momentum", 0.9);
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const bool relu = a.i("relu", 0) != 0;
+  b.low = relu ? 0 : -inf;
+  b.high = relu ? a.f("relu_max", inf) : inf;
+  b.threads = q.threads;
+  b.residual = false;
+  return b;
+}
+
+double get(const void* p, DType d, int64_t i) {
+  switch (d) {
+    case DType::kF64: return static_cast<const double*>(p)[i];
+    case DType::kF16: return static_cast<float>(static_cast<const f16*>(p)[i]);
+    case DType::kBF16: return static_cast<float>(static_cast<const bf16*>(p)[i]);
+    default: return static_cast<const float*>(p)[i];
+  }
+}
+void put(void* p, DType d, int64_t i, double v) {
+  switch (d) {
+    case DType::kF64: static_cast<double*>(p)[i] = v; return;
+    case DType::kF16: static_cast<f16*>(p)[i] = f16(static_cast<float>(v)); return;
+    case DType::kBF16: static_cast<bf16*>(p)[i] = bf16(static_cast<float>(v)); return;
+    default: static_cast<float*>(p)[i] = static_cast<float>(v);
+  }
+}
+
+// Per-channel inputs and outputs, of any float type.
+struct Channel {
+  const KernelQuery q;
+  double in(const KernelArgs& a, size_t i, int64_t c) const {
+    return get(a.in[i], q.in[i].dtype, c);
+  }
+  void out(const KernelArgs& a, size_t i, int64_t c, double v) const {
+    if (q.has_out(i)) put(a.out[i], q.out[i].dtype, c, v);
+  }
+  // Outputs 1 to 4 of the forward op; returns 1 / sqrt(var + epsilon).
+  double statistics(const KernelArgs& a, const Norm& b, int64_t c, double mean, double var) const {
+    const double unbiased =
+        b.rows > 1 ? static_cast<double>(b.rows) / static_cast<double>(b.rows - 1) : 1;
+    const double keep = b.training ? b.momentum : 1;
+    if (q.has_out(1)) out(a, 1, c, in(a, 3, c) * keep + mean * (1 - keep));
+    if (q.has_out(2)) out(a, 2, c, in(a, 4, c) * keep + var * unbiased * (1 - keep));
+    const double invstd = 1 / std::sqrt(var + b.epsilon);
+    out(a, 3, c, mean);
+    out(a, 4, c, invstd);
+    return invstd;
+  }
+};
+
+double clip(const Norm& b, double v) { return v < b.low ? b.low : v > b.high ? b.high : v; }
+bool open(const Norm& b, double v) { return !(v <= b.low) && !(v >= b.high); }
+
+}  // namespace
+
+// --- reference ----------------------------------------------------------------------------------
+Kernel batch_norm_ref(const KernelQuery& q) {
+  Kernel out;
+  dispatch_float(q.in[0].dtype, [&]<class T>() {
+    Norm b = norm_of(q, q.in[0].dims);
+    b.residual = q.has_in(5);
+    out.run = [b, ch = Channel{q}](const KernelArgs& a) {
+      const auto at = [&](int64_t c, int64_t r) {
+        return (r / b.inner * b.c + c) * b.inner + r % b.inner;
+      };
+      parallel_for(b.threads, b.c, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; ++c) {
+          double mean = ch.in(a, 3, c), var = ch.in(a, 4, c);
+          if (b.training) {
+            mean = var = 0;
+            for (int64_t r = 0; r < b.rows; ++r) mean += load(a.x<T>(0)[at(c, r)]);
+            mean /= static_cast<double>(std::max<int64_t>(1, b.rows));
+            for (int64_t r = 0; r < b.rows; ++r) {
+              const double d = load(a.x<T>(0)[at(c, r)]) - mean;
+              var += d * d;
+            }
+            var /= static_cast<double>(std::max<int64_t>(1, b.rows));
+          }
+          const double scale = ch.in(a, 1, c) * ch.statistics(a, b, c, mean, var);
+          const double bias = ch.in(a, 2, c);
+          for (int64_t r = 0; r < b.rows; ++r) {
+            double v = (load(a.x<T>(0)[at(c, r)]) - mean) * scale + bias;
+            if (b.residual) v += load(a.x<T>(5)[at(c, r)]);
+            a.y<T>(0)[at(c, r)] = store<T>(clip(b, v));
+          }
+        }
+      });
+    };
+  });
+  return out;
+}
+
+// Inputs dy, x, scale, mean, invstd, bias, y?; outputs dx, dscale, dbias, dz?.
+Kernel batch_norm_grad_ref(const KernelQuery& q) {
+  Kernel out;
+  dispatch_float(q.in[0].dtype, [&]<class T>() {
+    Norm b = norm_of(q, q.in[0].dims);
+    b.residual = q.has_in(6);
+    out.run = [b, ch = Channel{q}, want_dx = q.has_out(0),
+               want_dz = q.has_out(3)](const KernelArgs& a) {
+      const auto at = [&](int64_t c, int64_t r) {
+        return (r / b.inner * b.c + c) * b.inner + r % b.inner;
+      };
+      parallel_for(b.threads, b.c, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; ++c) {
+          const double mean = ch.in(a, 3, c), invstd = ch.in(a, 4, c);
+          const double scale = ch.in(a, 2, c) * invstd, bias = ch.in(a, 5, c);
+          const auto masked = [&](int64_t i) {
+            const double v =
+                b.residual ? load(a.x<T>(6)[i]) : (load(a.x<T>(1)[i]) - mean) * scale + bias;
+            return open(b, v) ? load(a.x<T>(0)[i]) : 0.0;
+          };
+          double sum = 0, product = 0;
+          for (int64_t r = 0; r < b.rows; ++r) {
+            const int64_t i = at(c, r);
+            sum += masked(i);
+            product += masked(i) * (load(a.x<T>(1)[i]) - mean);
+          }
+          ch.out(a, 1, c, product * invstd);
+          ch.out(a, 2, c, sum);
+          const double n = static_cast<double>(std::max<int64_t>(1, b.rows));
+          const double shift = b.training ? sum / n : 0;
+          const double slope = b.training ? product / n * invstd * invstd : 0;
+          for (int64_t r = 0; r < b.rows; ++r) {
+            const int64_t i = at(c, r);
+            const double g = masked(i);
+            if (want_dz) a.y<T>(3)[i] = store<T>(g);
+            if (want_dx)
+              a.y<T>(0)[i] = store<T>(scale * (g - shift - slope * (load(a.x<T>(1)[i]) - mean)));
+          }
+        }
+      });
+    };
+  });
+  return out;
+}
+
+// --- channels-last f32
+// ----------------------------------------------------------------------------
+namespace {
+
+constexpr int64_t kRows = 256;  // rows summed in f32 before the sums go to double
+
+// s[c] += sum of x - k, q[c] += sum of (x - k)^2 over `rows` rows.
+ORTRAIN_SIMD void sum_rows(const float* x, const float* k, int64_t rows, int64_t c, float* s,
+                           float* q) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const float *x0 = x + r * c, *x1 = x0 + c, *x2 = x1 + c, *x3 = x2 + c;
+#pragma omp simd
+    for (int64_t i = 0; i < c; ++i) {
+      const float d0 = x0[i] - k[i], d1 = x1[i] - k[i], d2 = x2[i] - k[i], d3 = x3[i] - k[i];
+      s[i] += (d0 + d1) + (d2 + d3);
+      q[i] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
+    }
+  }
+  for (; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < c; ++i) {
+      const float d = x[r * c + i] - k[i];
+      s[i] += d;
+      q[i] += d * d;
+    }
+  }
+}
+
+ORTRAIN_SIMD void normalise(const float* x, const float* z, float* y, const float* mean,
+                            const float* scale, const float* bias, float low, float high,
+                            int64_t rows, int64_t c) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if (z) {
+#pragma omp simd
+      for (int64_t i = 0; i < c; ++i) {
+        float v = (x[r * c + i] - mean[i]) * scale[i] + bias[i] + z[r * c + i];
+        v = v < low ? low : v;
+        y[r * c + i] = v > high ? high : v;
+      }
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < c; ++i) {
+        float v = (x[r * c + i] - mean[i]) * scale[i] + bias[i];
+        v = v < low ? low : v;
+        y[r * c + i] = v > high ? high : v;
+      }
+    }
+  }
+}
+
+// g = dy where the relu let through; s += sum g, q += sum g (x - mean). With `y` the mask is y's
+// and g goes to dz.
+ORTRAIN_SIMD void grad_sums(const float* dy, const float* x, const float* y, float* dz,
+                            const float* mean, const float* scale, const float* bias, float low,
+                            float high, int64_t rows, int64_t c, float* s, float* q) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float *dyr = dy + r * c, *xr = x + r * c;
+    if (y) {
+      const float* yr = y + r * c;
+      float* dzr = dz + r * c;
+#pragma omp simd
+      for (int64_t i = 0; i < c; ++i) {
+        const float g = yr[i] <= low || yr[i] >= high ? 0.0f : dyr[i];
+        dzr[i] = g;
+        s[i] += g;
+        q[i] += g * (xr[i] - mean[i]);
+      }
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < c; ++i) {
+        const float d = xr[i] - mean[i], v = d * scale[i] + bias[i];
+        const float g = v <= low || v >= high ? 0.0f : dyr[i];
+        s[i] += g;
+        q[i] += g * d;
+      }
+    }
+  }
+}
+
+// dx = scale g + slope (x - mean) + shift.
+ORTRAIN_SIMD void grad_input(const float* dy, const float* x, float* dx, const float* mean,
+                             const float* scale, const float* bias, const float* slope,
+                             const float* shift, float low, float high, int64_t rows, int64_t c) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float *dyr = dy + r * c, *xr = x + r * c;
+    float* dxr = dx + r * c;
+#pragma omp simd
+    for (int64_t i = 0; i < c; ++i) {
+      const float d = xr[i] - mean[i], v = d * scale[i] + bias[i];
+      const float g = v <= low || v >= high ? 0.0f : dyr[i];
+      dxr[i] = g * scale[i] + (d * slope[i] + shift[i]);
+    }
+  }
+}
+
+// Workspace: [pieces][2][c] double sums, then f32 rows of c: 2 per piece, and 5 shared.
+struct Space {
+  int64_t c;
+  int pieces;
+  size_t bytes() const {
+    return static_cast<size_t>(c) *
+           (static_cast<size_t>(pieces) * (2 * sizeof(double) + 2 * sizeof(float)) +
+            5 * sizeof(float));
+  }
+  double* sums(void* w, int64_t piece) const { return static_cast<double*>(w) + piece * 2 * c; }
+  float* row(void* w, int64_t i) const {
+    return reinterpret_cast<float*>(static_cast<double*>(w) + int64_t{pieces} * 2 * c) + i * c;
+  }
+  float* partial(void* w, int64_t piece) const { return row(w, 5 + 2 * piece); }
+};
+
+int64_t row_grain(int64_t c) { return 1 + 16384 / std::max<int64_t>(1, c); }
+
+// Runs `block(first, rows, s, q)` over all rows in blocks of kRows, and adds up s and q in double
+// into sums(w, 0).
+template <class Block>
+void sum_blocks(const Norm& b, const Space& space, void* w, Block&& block) {
+  const int64_t pieces =
+      std::max<int64_t>(1, std::min<int64_t>(space.pieces, b.rows / row_grain(b.c)));
+  parallel_for(b.threads, pieces, 1, [&](int64_t piece, int64_t last) {
+    for (; piece < last; ++piece) {
+      double* sums = space.sums(w, piece);
+      float *s = space.partial(w, piece), *q = s + b.c;
+      std::fill(sums, sums + 2 * b.c, 0.0);
+      const int64_t end = b.rows * (piece + 1) / pieces;
+      for (int64_t r = b.rows * piece / pieces; r < end; r += kRows) {
+        std::fill(s, s + 2 * b.c, 0.0f);
+        block(r, std::min(kRows, end - r), s, q);
+        for (int64_t i = 0; i < 2 * b.c; ++i) sums[i] += static_cast<double>(s[i]);
+      }
+    }
+  });
+  double* total = space.sums(w, 0);
+  for (int64_t piece = 1; piece < pieces; ++piece)
+    for (int64_t i = 0; i < 2 * b.c; ++i) total[i] += space.sums(w, piece)[i];
+}
+
+}  // namespace
+
+std::string batch_norm_reject(const KernelQuery& q) {
+  if (!q.attrs.i("channels_last", 0) && q.in[0].rank() != 2) return "takes channels-last data";
+  for (const auto* list : {&q.in, &q.out})
+    for (const TensorDesc& t : *list)
+      if (t.present() && t.dtype != DType::kF32) return "takes f32";
+  return q.in[0].count() == 0 ? "empty tensor" : "";
+}
+
+Kernel batch_norm_nhwc(const KernelQuery& q) {
+  Norm b = norm_of(q, q.in[0].dims);
+  b.residual = q.has_in(5);
+  const Space space{b.c, q.threads};
+  return {space.bytes(), [b, space, ch = Channel{q}](const KernelArgs& a) {
+            void* w = a.workspace;
+            const float* x = a.x<float>(0);
+            float *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
+            const double* sums = space.sums(w, 0);
+            if (b.training)
+              sum_blocks(b, space, w, [&](int64_t r, int64_t rows, float* s, float* sq) {
+                sum_rows(x + r * b.c, x, rows, b.c, s, sq);
+              });
+            for (int64_t c = 0; c < b.c; ++c) {
+              double m = ch.in(a, 3, c), var = ch.in(a, 4, c);
+              if (b.training) {
+                const double n = static_cast<double>(b.rows), d = sums[c] / n;
+                m = static_cast<double>(x[c]) + d;
+                var = std::max(0.0, sums[b.c + c] / n - d * d);
+              }
+              const double full = ch.in(a, 1, c) * ch.statistics(a, b, c, m, var);
+              mean[c] = static_cast<float>(m);
+              scale[c] = static_cast<float>(full);
+              // What the mean lost by rounding goes into the bias.
+              bias[c] =
+                  static_cast<float>(ch.in(a, 2, c) - (m - static_cast<double>(mean[c])) * full);
+            }
+            parallel_for(b.threads, b.rows, row_grain(b.c), [&](int64_t begin, int64_t end) {
+              const int64_t at = begin * b.c;
+              normalise(x + at, b.residual ? a.x<float>(5) + at : nullptr, a.y<float>(0) + at, mean,
+                        scale, a.x<float>(2), static_cast<float>(b.low), static_cast<float>(b.high),
+                        end - begin, b.c);
+            });
+          }};
+}
+
+Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
+  Norm b = norm_of(q, q.in[0].dims);
+  b.residual = q.has_in(6);
+  const Space space{b.c, q.threads};
+  const size_t own_dz = b.residual && !q.has_out(3) ? q.in[0].bytes() : 0;
+  return {space.bytes() + own_dz,
+          [b, space, own_dz, ch = Channel{q}, want_dx = q.has_out(0)](const KernelArgs& a) {
+            void* w = a.workspace;
+            const float *dy = a.x<float>(0), *x = a.x<float>(1), *bias = a.x<float>(5);
+            const float* mean = a.x<float>(3);
+            float *scale = space.row(w, 0), *slope = space.row(w, 1), *shift = space.row(w, 2);
+            float* dz = nullptr;
+            if (b.residual)
+              dz = own_dz ? reinterpret_cast<float*>(static_cast<std::byte*>(w) + space.bytes())
+                          : a.y<float>(3);
+            const float low = static_cast<float>(b.low), high = static_cast<float>(b.high);
+            for (int64_t c = 0; c < b.c; ++c)
+              scale[c] = static_cast<float>(ch.in(a, 2, c) * ch.in(a, 4, c));
+            sum_blocks(b, space, w, [&](int64_t r, int64_t rows, float* s, float* sq) {
+              const int64_t at = r * b.c;
+              grad_sums(dy + at, x + at, b.residual ? a.x<float>(6) + at : nullptr,
+                        b.residual ? dz + at : nullptr, mean, scale, bias, low, high, rows, b.c, s,
+                        sq);
+            });
+            const double n = static_cast<double>(b.rows);
+            for (int64_t c = 0; c < b.c; ++c) {
+              const double sum = space.sums(w, 0)[c], product = space.sums(w, 0)[b.c + c];
+              const double invstd = ch.in(a, 4, c), full = ch.in(a, 2, c) * invstd;
+              ch.out(a, 1, c, product * invstd);
+              ch.out(a, 2, c, sum);
+              slope[c] = b.training ? static_cast<float>(-full * invstd * invstd * product / n) : 0;
+              shift[c] = b.training ? static_cast<float>(-full * sum / n) : 0;
+            }
+            if (!want_dx) return;
+            constexpr float inf = std::numeric_limits<float>::infinity();
+            parallel_for(b.threads, b.rows, row_grain(b.c), [&](int64_t begin, int64_t end) {
+              const int64_t at = begin * b.c;
+              grad_input((b.residual ? dz : dy) + at, x + at, a.y<float>(0) + at, mean, scale, bias,
+                         slope, shift, b.residual ? -inf : low, b.residual ? inf : high,
+                         end - begin, b.c);
+            });
+          }};
+}
+
+}  // namespace ortrain::ops

@@ -1,0 +1,20 @@
+// Kernels of BatchNormalization and its gradient. The records and their meaning are in
+// ops/batch_normalization.cc.
+//
+// "nhwc": f32 with the channel as the last axis ([N,C] included): statistics in one pass over x,
+// normalise + residual + relu in a second; backward likewise two passes. "ref": any float type and
+// layout. Sums: f32 over 256 rows of values shifted by the first row, then double, so the variance
+// keeps about f32 accuracy whatever the mean.
+#pragma once
+
+#include "runtime/kernel.h"
+
+namespace ortrain::ops {
+
+Kernel batch_norm_ref(const KernelQuery& q);
+Kernel batch_norm_grad_ref(const KernelQuery& q);
+Kernel batch_norm_nhwc(const KernelQuery& q);
+Kernel batch_norm_grad_nhwc(const KernelQuery& q);
+std::string batch_norm_reject(const KernelQuery& q);
+
+}  // namespace ortrain::ops
