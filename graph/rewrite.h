@@ -46,4 +46,9 @@ bool try_fold(Graph& g, NodeId n, const Evaluate& evaluate, int64_t max_growth =
 // origin "<origin>|<why>".
 void decompose_node(Graph& g, NodeId n, std::string_view why);
 
+// --- rules of fuse_forward, one file each
+// --------------------------------------------------------------------------------
+int fuse_linear(Graph&, PassContext&);      // passes/fuse_linear.cc
+int fuse_batch_norm(Graph&, PassContext&);  // passes/fuse_batch_norm.cc
+
 }  // namespace ortrain

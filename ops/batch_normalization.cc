@@ -80,9 +80,12 @@ Expr gradient(Grad& g, int output) {
   Attrs a = g.attrs();
   a.erase("momentum");
   return share_node(g.b, "ortrain.BatchNormalizationGrad",
-                    {g.dy(), g.x(0), g.x(1), g.y(3), g.y(4), g.x(2), g.has_x(5) ? g.y(0) : Expr()},
+                    {g.dy(), g.x(0), g.x(1), g.y(3), g.y(4), g.x(2),
+                     g.has_x(5) && g.attrs().i("relu", 0) ? g.y(0) : Expr()},
                     a, output);
 }
+
+Expr grad_z(Grad& g) { return g.attrs().i("relu", 0) ? gradient(g, 3) : g.dy(); }
 
 std::optional<LayoutChange> to_channels_last(Graph& g, NodeId n) {
   g.node(n).attrs.set("channels_last", int64_t{1});
@@ -118,7 +121,7 @@ OpDef batch_norm_op() {
       .grad = {grad("X", [](Grad& g) { return gradient(g, 0); }),
                grad("scale", [](Grad& g) { return gradient(g, 1); }),
                grad("B", [](Grad& g) { return gradient(g, 2); }), no_grad("input_mean"),
-               no_grad("input_var"), grad("z", [](Grad& g) { return gradient(g, 3); })},
+               no_grad("input_var"), grad("z", grad_z)},
       .adapt = adapt,
       .training_policy = policy,
       .channels_last = to_channels_last,
@@ -149,6 +152,7 @@ OpDef batch_norm_op() {
               {.in = data({2, 4, 5, 3}, 3), .attrs = train(relu6)},
               {.in = data({2, 4, 5, 3}, 3), .attrs = relu},
               {.in = with_residual({2, 4, 5, 3}, 3), .attrs = train(relu)},
+              {.in = with_residual({2, 3, 4, 5}, 3), .attrs = kTrain},
               {.in = {f({40, 40, 3}, 1000, 1001), f({3}), f({3}), f({3}), f({3}, 0.5, 2)},
                .attrs = train(nhwc)},
               {.in = data({0, 3, 4, 5}, 3)},

@@ -13,7 +13,10 @@ struct NamedRule {
 };
 
 // Declared in rewrite.h, one file each: {"attention", fuse_attention}, ...
-const std::vector<NamedRule> kRules = {};
+const std::vector<NamedRule> kRules = {
+    {"linear", fuse_linear},
+    {"batch_norm", fuse_batch_norm},
+};
 
 }  // namespace
 
