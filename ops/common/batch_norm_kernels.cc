@@ -345,7 +345,7 @@ Kernel batch_norm_nhwc(const KernelQuery& q) {
             parallel_for(b.threads, b.rows, row_grain(b.c), [&](int64_t begin, int64_t end) {
               const int64_t at = begin * b.c;
               normalise(x + at, b.residual ? a.x<float>(5) + at : nullptr, a.y<float>(0) + at, mean,
-                        scale, a.x<float>(2), static_cast<float>(b.low), static_cast<float>(b.high),
+                        scale, bias, static_cast<float>(b.low), static_cast<float>(b.high),
                         end - begin, b.c);
             });
           }};
