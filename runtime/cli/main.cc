@@ -23,6 +23,13 @@ struct Command {
   bool needs_model;
 };
 constexpr Command kCommands[] = {
+    {"inspect", "ortrain inspect MODEL", "inputs, parameters and why, problems, memory, passes",
+     run_inspect, true},
+    {"predict", "ortrain predict MODEL", "outputs for --data to --out FILE.npz", run_predict, true},
+    {"grads", "ortrain grads MODEL", "loss and gradients of the first step to --out FILE.npz",
+     run_grads, true},
+    {"bench", "ortrain bench MODEL", "ms per step, samples/s, memory; --json FILE or -", run_bench,
+     true},
     {"ops", "ortrain ops", "the support matrix; --markdown, --json -", run_ops, false},
 };
 

@@ -1,0 +1,129 @@
+// `ortrain bench`: time per training step, samples per second, memory; --profile shows the nodes.
+//
+// Batches are taken in file order and wrap around. The first steps (a fifth, at most 10) warm up
+// and are left out of ms_per_step. first_step_s counts from the start of the process. --json writes
+// {ms_per_step: [..], peak_rss_bytes, first_step_s, loss_first, loss, planned_bytes, flops}.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "graph/error.h"
+#include "runtime/cli/setup.h"
+#include "runtime/data/loader.h"
+
+namespace ortrain::cli {
+namespace {
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+// Seconds since this process was started (10 ms resolution: /proc/self/stat, field 22).
+double since_start() {
+  std::ifstream stat("/proc/self/stat"), up("/proc/uptime");
+  std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+  const size_t close = text.rfind(')');
+  if (close == std::string::npos) return 0;
+  std::istringstream fields(text.substr(close + 2));
+  std::string field;
+  for (int i = 0; i < 20; ++i) fields >> field;
+  double uptime = 0;
+  up >> uptime;
+  return uptime - std::strtod(field.c_str(), nullptr) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+int64_t peak_rss_bytes() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("VmHWM:")) return std::strtoll(line.c_str() + 6, nullptr, 10) * 1024;
+  return 0;
+}
+int64_t minor_faults() {
+  std::ifstream stat("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  std::string field;
+  for (int i = 0; i < 8; ++i) fields >> field;
+  return std::strtoll(field.c_str(), nullptr, 10);
+}
+double median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  return v.size() % 2 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
+}
+
+}  // namespace
+
+int run_bench(Context& c) {
+  if (!c.config.has("data")) explain_missing_data(c, "bench");
+  ModelData d = open_data(c, c.config.text("data"), Labels::kNeeded);
+  const int64_t batch = std::min(batch_size(c, d.notes), d.samples);
+  const int64_t steps = c.config.has("steps") ? c.config.integer("steps") : 50;
+  const int64_t warmup = std::min<int64_t>(10, steps / 5);
+  ParamStore store;
+  Arena arena;
+  Runner r = make_runner(c, make_spec(c, &d, Mode::kTrain, batch), store, arena);
+  arena.allocate();
+  start(r, arena);
+  const data::Sampler sampler({.samples = d.samples,
+                               .batch_size = batch,
+                               .shuffle = false,
+                               .last = data::LastBatch::kWrap});
+  data::Loader loader(d.set, d.arrays, sampler);
+  const int loss = r.plan.output("loss");
+  std::vector<double> ms;
+  double loss_first = 0, loss_last = 0, first_step = 0;
+  int64_t faults = 0;
+  for (int64_t i = 0; i < steps; ++i) {
+    if (i == warmup) {
+      faults = minor_faults();
+      r.executor->set_profile(c.config.on("profile"));
+    }
+    const double begin = seconds();
+    r.executor->run(input_pointers(r.plan, *loader.next()));
+    loss_last = r.executor->output(loss).as_double(0);
+    ms.push_back((seconds() - begin) * 1e3);
+    if (i == 0) loss_first = loss_last, first_step = since_start();
+  }
+  const int64_t counted = steps - warmup;
+  const double faults_per_step =
+      static_cast<double>(minor_faults() - faults) / static_cast<double>(counted);
+  ms.erase(ms.begin(), ms.begin() + warmup);
+  const double mid = median(ms);
+  if (c.config.has("json")) {
+    nlohmann::ordered_json j;
+    j["ms_per_step"] = ms;
+    j["peak_rss_bytes"] = peak_rss_bytes();
+    j["first_step_s"] = first_step;
+    j["loss_first"] = loss_first;
+    j["loss"] = loss_last;
+    j["planned_bytes"] = r.plan.peak_bytes();
+    j["flops_per_step"] = r.plan.flops;
+    j["minor_faults_per_step"] = faults_per_step;
+    const std::string& path = c.config.text("json");
+    if (path == "-") {
+      std::printf("%s\n", j.dump().c_str());
+    } else {
+      std::ofstream out(path);
+      out << j.dump() << "\n";
+      if (!out.flush()) fail(ErrorCode::kIo, "cannot write ", path);
+    }
+    if (path == "-") return 0;
+  }
+  std::printf("%.3f ms per step (median of %lld; %.3f to %.3f), %.1f samples/s, %.1f GFLOP/s\n",
+              mid, static_cast<long long>(counted), *std::min_element(ms.begin(), ms.end()),
+              *std::max_element(ms.begin(), ms.end()), static_cast<double>(batch) / mid * 1e3,
+              r.plan.flops / mid / 1e6);
+  std::printf("first step done after %.2f s; loss %.6g at step 1, %.6g at step %lld\n", first_step,
+              loss_first, loss_last, static_cast<long long>(steps));
+  std::printf("peak resident memory %s, planned %s; %.1f minor page faults per step\n",
+              bytes_text(static_cast<size_t>(peak_rss_bytes())).c_str(),
+              bytes_text(r.plan.peak_bytes()).c_str(), faults_per_step);
+  if (c.config.on("profile")) std::printf("\n%s", profile_text(*r.executor).c_str());
+  return 0;
+}
+
+}  // namespace ortrain::cli

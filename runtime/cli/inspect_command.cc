@@ -1,0 +1,99 @@
+// `ortrain inspect`: what the model is, what would train and why, what is missing, what it costs.
+//
+// Without data, sizes stay symbolic and memory is not known; problems of training are still listed.
+// Exit status 1 when the model cannot be trained as it is.
+#include <cstdio>
+
+#include "graph/error.h"
+#include "runtime/cli/setup.h"
+
+namespace ortrain::cli {
+namespace {
+
+void print_interface(const Graph& g) {
+  for (ValueId v : g.inputs())
+    std::printf("input   %-24s %s%s\n", g.value(v).name.c_str(),
+                std::string(name_of(g.value(v).dtype)).c_str(), g.value(v).shape.str().c_str());
+  for (size_t i = 0; i < g.outputs().size(); ++i) {
+    const Value& x = g.value(g.outputs()[i]);
+    std::printf("output  %-24s %s\n", g.output_names()[i].c_str(),
+                x.typed ? cat(name_of(x.dtype), x.shape.str()).c_str() : "");
+  }
+}
+
+void print_params(const Graph& g) {
+  int64_t trained = 0, count = 0;
+  for (const auto& [v, info] : g.params) {
+    const Value& x = g.value(v);
+    const int64_t n = x.shape.is_const() ? element_count(x.shape.values()) : 0;
+    if (info.trainable) trained += n, ++count;
+    std::printf("  %-8s %-40s %-16s %s\n", info.trainable ? "train" : "fixed", x.name.c_str(),
+                x.shape.str().c_str(), info.reason.c_str());
+  }
+  std::printf("%s parameters in %s tensors train\n", count_text(trained).c_str(),
+              count_text(count).c_str());
+}
+
+void print_notes(const CompileResult& r) {
+  for (const PassNote& n : r.notes)
+    std::printf("  %-16s %8.2f ms  %s\n%29s%s\n", n.pass.c_str(), n.ms,
+                n.did.empty() ? "nothing to do" : n.did.c_str(), "", n.why.c_str());
+}
+
+}  // namespace
+
+int run_inspect(Context& c) {
+  const Graph& source = c.file->graph();
+  int nodes = 0;
+  for (NodeId n = 0; n < source.node_count(); ++n) nodes += source.node(n).op != nullptr;
+  std::printf("%s: %d nodes\n", c.model_path.c_str(), nodes);
+  for (const std::string& p : c.file->problems()) std::printf("note: %s\n", p.c_str());
+
+  const std::string& paths =
+      c.config.has("data") ? c.config.text("data") : c.config.text("eval-data");
+  std::unique_ptr<ModelData> data;
+  if (!paths.empty()) data = std::make_unique<ModelData>(open_data(c, paths, Labels::kIfThere));
+  if (!data) {
+    print_interface(source);
+    StepSpec spec = make_spec(c, nullptr, Mode::kPredict, 0);
+    CompileOptions options = compile_options(c);
+    options.until = "infer";
+    const CompileResult typed = compile(source, spec, options);
+    for (size_t i = 0; i < typed.graph.outputs().size(); ++i)
+      std::printf("typed   %-24s %s\n", typed.graph.output_names()[i].c_str(),
+                  typed.graph.value(typed.graph.outputs()[i]).shape.str().c_str());
+    std::printf(
+        "\nParameters, memory and passes depend on the loss: give --data (and --label, --loss).\n");
+    return 0;
+  }
+  std::vector<std::string> said = data->notes;
+  const int64_t batch = std::min(batch_size(c, said), data->samples);
+  const StepSpec spec = make_spec(c, data.get(), Mode::kTrain, batch);
+  CompileOptions options = compile_options(c);
+  options.until = "check_trainable";
+  const CompileResult checked = compile(source, spec, options);
+  print_interface(source);
+  std::printf("data    %s\n\n", data->set.summary().c_str());
+  print_params(checked.graph);
+
+  ParamStore store;
+  Arena arena;
+  Runner r = make_runner(c, spec, store, arena);
+  for (const std::string& m : r.compiled.messages) said.push_back(m);
+  std::printf("\n");
+  for (const std::string& m : said) std::printf("note: %s\n", m.c_str());
+  std::printf("one step of %lld samples: %zu steps, %.3f GFLOP\nmemory: %s\n",
+              static_cast<long long>(batch), r.plan.steps.size(), r.plan.flops / 1e9,
+              memory_text(r.plan).c_str());
+  if (c.config.on("passes")) {
+    std::printf("\npasses, in order:\n");
+    print_notes(r.compiled);
+  }
+  if (c.config.on("kernels")) {
+    std::printf("\nkernels:\n");
+    for (const std::string& k : r.plan.kernels) std::printf("  %s\n", k.c_str());
+  }
+  return 0;
+}
+
+}  // namespace ortrain::cli

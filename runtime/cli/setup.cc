@@ -1,0 +1,242 @@
+// Data sets, specs and runners for the commands.
+#include "runtime/cli/setup.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "graph/error.h"
+#include "runtime/evaluate.h"
+#include "runtime/threads.h"
+
+namespace ortrain::cli {
+namespace fs = std::filesystem;
+
+namespace {
+// Dims of a model input as ArraySpec wants them: -1 where the extent is open.
+Dims wanted_dims(const Shape& shape) {
+  Dims out;
+  for (const Dim& d : shape) out.push_back(d.is_const() ? d.value() : -1);
+  return out;
+}
+
+std::string find_label(const Context& c, const data::Dataset& set) {
+  if (c.config.has("label")) return c.config.text("label");
+  const Graph& g = c.file->graph();
+  for (const char* name : {"labels", "label", "target", "targets", "y"}) {
+    const ValueId v = g.find(name);
+    const bool is_input = v != kNone && g.value(v).source == Source::kInput;
+    if (set.has(name) && !is_input) return name;
+  }
+  return {};
+}
+}  // namespace
+
+ModelData open_data(const Context& c, const std::string& paths, Labels labels) {
+  ModelData d{data::Dataset::open(paths), {}, {}, 0, {}};
+  const Graph& g = c.file->graph();
+  for (ValueId v : g.inputs()) {
+    const Value& x = g.value(v);
+    if (x.shape.rank() == 0)
+      fail(ErrorCode::kUnsupported, "input '", x.name, "' is a scalar; inputs need a batch axis");
+    d.arrays.push_back({x.name, x.dtype, wanted_dims(x.shape)});
+  }
+  if (labels != Labels::kNone) {
+    d.label = find_label(c, d.set);
+    const bool graph_loss = c.config.text("loss") == "graph";
+    if (d.label.empty() && labels == Labels::kNeeded && !graph_loss &&
+        c.config.text("loss") != "auto")
+      fail(ErrorCode::kData, "no labels in ", d.set.where(), " (", d.set.summary(),
+           "); name the array with --label");
+    if (!d.label.empty()) {
+      const data::StoredArray& a = d.set.stored(d.label);
+      const ValueId v = g.find(d.label);
+      if (v == kNone || g.value(v).source != Source::kInput) {
+        Dims dims = a.dims;
+        if (!dims.empty()) dims[0] = -1;
+        d.arrays.push_back({d.label, a.dtype == DType::kF64 ? DType::kF32 : a.dtype, dims});
+      }
+    }
+  }
+  const data::Fit fit = d.set.check_fits(d.arrays);
+  d.samples = fit.samples;
+  d.notes = fit.notes;
+  return d;
+}
+
+int64_t batch_size(const Context& c, std::vector<std::string>& notes) {
+  const int64_t asked = c.config.integer("batch-size");
+  int64_t fixed = 0;
+  const Graph& g = c.file->graph();
+  for (ValueId v : g.inputs()) {
+    const Shape& s = g.value(v).shape;
+    if (s.rank() > 0 && s[0].is_const()) fixed = s[0].value();
+  }
+  if (fixed == 0 || fixed == asked) return asked;
+  if (!c.config.is_default("batch-size"))
+    fail(ErrorCode::kShape, "--batch-size ", asked, ", but the model's inputs have the batch size ",
+         fixed, " built in; export it with a dynamic batch axis or use --batch-size ", fixed);
+  notes.push_back(cat("batch size ", fixed, " is built into the model"));
+  return fixed;
+}
+
+StepSpec make_spec(const Context& c, const ModelData* data, Mode mode, int64_t batch) {
+  const Config& k = c.config;
+  StepSpec s;
+  s.mode = mode;
+  if (data) {
+    for (const data::ArraySpec& a : data->arrays) {
+      Dims dims = data->set.stored(a.name).dims;
+      dims[0] = batch;
+      const bool is_label = a.name == data->label;
+      if (is_label) {
+        s.loss.label = a.name;
+        s.loss.label_dtype = a.dtype;
+        s.loss.label_dims = dims;
+      }
+      const ValueId v = c.file->graph().find(a.name);
+      if (v != kNone && c.file->graph().value(v).source == Source::kInput)
+        s.input_dims[a.name] = dims;
+    }
+  }
+  s.loss.kind = k.text("loss");
+  s.loss.output = k.text("output");
+  s.loss.ignore_index = k.integer("ignore-index");
+  s.loss.label_smoothing = k.number("label-smoothing");
+  s.loss.huber_delta = k.number("huber-delta");
+  OptimizerSpec& o = s.optimizer;
+  o.name = k.text("optimizer");
+  o.lr = k.number("lr");
+  o.momentum = k.number("momentum");
+  o.dampening = k.number("dampening");
+  o.nesterov = k.on("nesterov");
+  const std::vector<std::string> betas = k.list("betas");
+  char* end = nullptr;
+  if (betas.size() == 2) {
+    o.beta1 = std::strtod(betas[0].c_str(), &end);
+    const bool first = *end == 0;
+    o.beta2 = std::strtod(betas[1].c_str(), &end);
+    if (!first || *end != 0) end = nullptr;
+  }
+  if (!end || o.beta1 < 0 || o.beta1 >= 1 || o.beta2 < 0 || o.beta2 >= 1)
+    fail(ErrorCode::kUsage, "--betas '", k.text("betas"),
+         "': expected two numbers in [0, 1), such as 0.9,0.999");
+  if (o.nesterov && (o.momentum <= 0 || o.dampening != 0))
+    fail(ErrorCode::kUsage, "--nesterov needs --momentum above 0 and --dampening 0");
+  o.eps = k.number("eps");
+  o.weight_decay = k.number("weight-decay");
+  o.no_decay = k.list("no-decay");
+  o.clip_norm = k.number("clip-norm");
+  o.schedule = k.text("schedule");
+  o.warmup_steps = k.integer("warmup");
+  o.min_lr = k.number("min-lr");
+  s.compute = k.text("precision") == "fp64" ? DType::kF64 : DType::kF32;
+  s.seed = static_cast<uint64_t>(k.integer("seed"));
+  s.batch_norm = k.text("batch-norm");
+  s.train = k.list("train");
+  s.freeze = k.list("freeze");
+  for (const std::string& name : k.list("disable-pass")) {
+    const auto& all = passes();
+    const auto it =
+        std::find_if(all.begin(), all.end(), [&](const Pass& p) { return name == p.name; });
+    if (it == all.end())
+      fail(ErrorCode::kUsage, "--disable-pass ", name,
+           ": no such pass; see ortrain inspect MODEL --passes");
+    if (it->can_disable == Switch::kNeeded)
+      fail(ErrorCode::kUsage, "--disable-pass ", name, ": this pass is needed");
+    s.disabled.insert(name);
+  }
+  return s;
+}
+
+CompileOptions compile_options(const Context& c) {
+  CompileOptions o;
+  o.evaluate = make_evaluator();
+  if (const std::string& dump = c.config.text("dump-after"); !dump.empty()) {
+    const auto& all = passes();
+    if (dump != "all" &&
+        std::none_of(all.begin(), all.end(), [&](const Pass& p) { return dump == p.name; }))
+      fail(ErrorCode::kUsage, "--dump-after ", dump,
+           ": no such pass; see ortrain inspect MODEL --passes");
+    o.after_pass = [dump](const std::string& pass, const Graph& g) {
+      if (dump == "all" || dump == pass)
+        std::printf("--- after %s\n%s\n", pass.c_str(), print_graph(g).c_str());
+    };
+  }
+  return o;
+}
+
+SelectOptions select_options(const Context& c) {
+  return {.reference = c.config.on("deterministic"),
+          .threads = set_threads(static_cast<int>(c.config.integer("threads")))};
+}
+
+Runner make_runner(const Context& c, const StepSpec& spec, ParamStore& store, Arena& arena) {
+  Runner r{compile(c.file->graph(), spec, compile_options(c)), {}, nullptr};
+  r.plan = make_plan(r.compiled.graph, store, select_options(c));
+  arena.reserve(r.plan.arena_bytes);
+  return r;
+}
+
+void start(Runner& r, const Arena& arena) {
+  r.executor = std::make_unique<Executor>(r.plan, arena);
+}
+
+std::span<const void* const> input_pointers(const Plan& plan, const data::Batch& batch) {
+  static std::vector<const void*> pointers;
+  pointers.clear();
+  for (const PlanTensor& t : plan.inputs) {
+    const auto it = std::find_if(batch.arrays.begin(), batch.arrays.end(),
+                                 [&](const data::BatchArray& a) { return a.name == t.name; });
+    ORTRAIN_CHECK(it != batch.arrays.end(), "no data for input " + t.name);
+    pointers.push_back(it->data);
+  }
+  return pointers;
+}
+
+void explain_missing_data(const Context& c, const std::string& command) {
+  const Graph& g = c.file->graph();
+  std::string wants;
+  for (ValueId v : g.inputs()) {
+    const Value& x = g.value(v);
+    wants += cat("\n  ", x.name, "  ", name_of(x.dtype), x.shape.str());
+  }
+  const std::string recipe = fs::path(c.model_path).replace_extension(".toml").string();
+  fail(ErrorCode::kUsage, "no data: give arrays whose first axis counts samples:", wants,
+       "\n  labels  class numbers (i64) or targets (f32); not needed when the model's output is "
+       "its loss",
+       "\nWrite them with numpy.savez(\"train.npz\", ...) and run:\n  ortrain ",
+       command.empty() ? "" : command + " ", c.model_path, " --data train.npz",
+       "\nor put data = \"train.npz\" into ", recipe);
+}
+
+std::string run_folder(const Context& c, bool resume) {
+  if (c.config.has("out")) return c.config.text("out");
+  const std::string stem = fs::path(c.model_path).parent_path().filename().string();
+  std::string name = fs::path(c.model_path).stem().string();
+  if (name == "model" && !stem.empty()) name = stem;
+  int64_t newest = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator("runs", ignored)) {
+    const std::string file = entry.path().filename().string();
+    if (!file.starts_with(name + "-")) continue;
+    const std::string digits = file.substr(name.size() + 1);
+    if (digits.empty() || digits.size() > 9 ||
+        digits.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    newest = std::max<int64_t>(newest, std::stoll(digits));
+  }
+  if (resume && newest == 0)
+    fail(ErrorCode::kUsage,
+         "--resume: no run of this model under runs/; name its folder with --out");
+  return cat("runs/", name, "-", resume ? newest : newest + 1);
+}
+
+std::string count_text(int64_t n) {
+  std::string s = std::to_string(n);
+  for (int64_t i = static_cast<int64_t>(s.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3)
+    s.insert(static_cast<size_t>(i), ",");
+  return s;
+}
+
+}  // namespace ortrain::cli
