@@ -1,6 +1,7 @@
 // See evaluate.h.
 #include "runtime/evaluate.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -33,6 +34,8 @@ bool evaluate(const Graph& g, NodeId n, std::vector<HostTensor>& outputs) {
     if (outputs[0].bytes()) std::memcpy(out[0], in[0], outputs[0].bytes());
     return true;
   }
+  in.resize(std::max(in.size(), node.op->inputs.size()), nullptr);
+  out.resize(std::max(out.size(), node.op->outputs.size()), nullptr);
   const Selection s = select_kernel(g, n, options);
   const HostTensor workspace(DType::kU8, {static_cast<int64_t>(s.kernel.workspace)});
   Fault fault;

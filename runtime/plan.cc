@@ -125,6 +125,8 @@ class Planner {
                                       : tensor(v, storage_.home[static_cast<size_t>(v)]));
         if (v != kNone) step.bytes += step.out.back().bytes();
       }
+      step.in.resize(std::max(step.in.size(), node.op->inputs.size()));  // kernel.h: never shorter
+      step.out.resize(std::max(step.out.size(), node.op->outputs.size()));
     }
     for (const auto& [step, interval] : workspaces_)
       plan_.steps[step].workspace = offsets_[interval];

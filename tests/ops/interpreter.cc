@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "graph/error.h"
@@ -72,6 +73,9 @@ std::vector<HostTensor> run_kernel(const KernelEntry& entry, const KernelQuery& 
     if (inputs[si]->bytes()) std::memcpy(out[so], in[si], inputs[si]->bytes());
     in[si] = out[so];
   }
+  const OpDef& op = all_ops().get(q.op);
+  in.resize(std::max(in.size(), op.inputs.size()), nullptr);
+  out.resize(std::max(out.size(), op.outputs.size()), nullptr);
   HostTensor workspace(DType::kU8, {static_cast<int64_t>(kernel.workspace + kGuard)});
   std::memset(workspace.mutable_raw(), kMark, workspace.bytes());
   Fault fault;
