@@ -29,8 +29,8 @@ HWY_INLINE V set(float v) { return hn::Set(D(), v); }
 HWY_INLINE V zero() { return hn::Zero(D()); }
 HWY_INLINE V select(M m, V yes, V no) { return hn::IfThenElse(m, yes, no); }
 HWY_INLINE V truth(M m) { return hn::IfThenElseZero(m, set(1)); }
-HWY_INLINE M is(V v) { return hn::Ne(v, zero()); }
-HWY_INLINE M nan(V v) { return hn::Ne(v, v); }
+HWY_INLINE M is(V v) { return hn::Not(hn::Eq(v, zero())); }  // Ne is ordered on AVX-512
+HWY_INLINE M nan(V v) { return hn::IsNaN(v); }
 // 2^n for integral n in [-126, 127].
 HWY_INLINE V power_of_two(V n) {
   const DI di;

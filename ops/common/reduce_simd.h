@@ -1,0 +1,25 @@
+// Vector building blocks of reductions over f32 memory, chosen for the CPU at run time.
+//
+// Sums are exact to a few ulp of the sum of magnitudes: at most 64 elements are added in f32 per
+// lane before the partial sums go on in double. NaN wins in max and min.
+#pragma once
+
+#include <cstdint>
+
+namespace ortrain::ops {
+
+struct ReduceSimd {
+  double (*sum)(const float* x, int64_t n);
+  double (*sum_squares)(const float* x, int64_t n);
+  float (*max)(const float* x, int64_t n);  // n >= 1
+  float (*min)(const float* x, int64_t n);
+  bool (*all_finite)(const float* x, int64_t n);
+  // acc[j] += sum over `rows` rows (pitch in elements) of x[j], j < n.
+  void (*sum_rows)(const float* x, int64_t rows, int64_t pitch, int64_t n, double* acc);
+  // acc[j] = max or min of acc[j] and the rows' x[j].
+  void (*max_rows)(const float* x, int64_t rows, int64_t pitch, int64_t n, float* acc);
+  void (*min_rows)(const float* x, int64_t rows, int64_t pitch, int64_t n, float* acc);
+};
+const ReduceSimd& reduce_simd();
+
+}  // namespace ortrain::ops
