@@ -100,7 +100,8 @@ Expr Builder::reduce(std::string_view name, Expr x, const std::vector<int64_t>& 
   return op(name, {x, ints(axes)}, {{"keepdims", int64_t{keepdims}}});
 }
 
-Expr Builder::sum_to(Expr x, const Shape& shape) {
+Expr Builder::sum_to(Expr x, const Shape& to) {
+  const Shape shape = to;  // `to` may lie in a graph value that moves when nodes are added
   const int lead = x.rank() - shape.rank();
   ORTRAIN_CHECK(lead >= 0, "sum_to to a higher rank");
   std::vector<int64_t> axes;

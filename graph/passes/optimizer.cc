@@ -162,8 +162,10 @@ class OptimizerBuilder {
     }
     Builder b(g_,
               cat(g_.value(bucket[0].param).name, bucket.size() > 1 ? "..." : "", "|optimizer"));
-    const std::vector<Expr> next = b.ops(sgd ? "ortrain.SGD" : "ortrain.AdamW", inputs, attrs,
-                                         static_cast<int>(targets.size()));
+    const char* op = !sgd                  ? "ortrain.AdamW"
+                     : spec_.momentum != 0 ? "ortrain.SGDMomentum"
+                                           : "ortrain.SGD";
+    const std::vector<Expr> next = b.ops(op, inputs, attrs, static_cast<int>(targets.size()));
     for (size_t i = 0; i < targets.size(); ++i) g_.add_update(targets[i], next[i].id());
     ++buckets_;
   }

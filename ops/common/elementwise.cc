@@ -59,7 +59,20 @@ std::optional<EwProgram> decomposed(const OpDef& op, const KernelQuery& q) {
   const NodeId n = g.add_node(op, ids, q.attrs, static_cast<int>(q.out.size()), q.origin);
   g.infer(n);
   Decompose d{Builder(g, q.origin), n};
-  const std::vector<Expr> results = op.decompose(d);
+  std::vector<Expr> results = op.decompose(d);
+  for (NodeId m = 0; m < g.node_count(); ++m) {  // composites inside the composite
+    const Node& inner = g.node(m);
+    if (m == n || !inner.op || inner.op->ew != Ew::kNone || !inner.op->decompose) continue;
+    Decompose deeper{Builder(g, q.origin), m};
+    const std::vector<Expr> parts = inner.op->decompose(deeper);
+    const std::vector<ValueId> old = g.node(m).outputs;
+    for (size_t i = 0; i < old.size() && i < parts.size(); ++i) {
+      g.replace_uses(old[i], parts[i].id());
+      for (Expr& e : results)
+        if (e.id() == old[i]) e = parts[i];
+    }
+    g.erase_if_dead(m);
+  }
   EwProgram program;
   for (NodeId m : g.topo()) {
     if (m == n) continue;
