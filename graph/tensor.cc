@@ -41,10 +41,10 @@ int64_t element_count(std::span<const int64_t> dims) {
 
 HostTensor::HostTensor(DType dtype, Dims dims) : dtype_(dtype), dims_(std::move(dims)) {
   count_ = element_count(dims_);
-  const size_t n = bytes();
-  owned_.reset(new (std::align_val_t{64}) std::byte[n ? n : 1]);
-  std::memset(owned_.get(), 0, n ? n : 1);
-  data_ = owned_.get();
+  // calloc: pages of a large tensor that nobody writes cost no memory (initial moments).
+  owned_.reset(static_cast<std::byte*>(std::calloc(bytes() + 64, 1)));
+  if (!owned_) fail(ErrorCode::kMemory, "cannot allocate ", bytes(), " bytes");
+  data_ = reinterpret_cast<const void*>((reinterpret_cast<uintptr_t>(owned_.get()) + 63) / 64 * 64);
 }
 
 HostTensor HostTensor::view(DType dtype, Dims dims, const void* data) {
@@ -93,7 +93,7 @@ HostTensor HostTensor::cast(DType to) const {
 
 void* HostTensor::mutable_raw() {
   ORTRAIN_CHECK(owned_ != nullptr, "writing to a view");
-  return owned_.get();
+  return const_cast<void*>(data_);
 }
 
 double HostTensor::as_double(int64_t i) const {
@@ -126,7 +126,7 @@ void HostTensor::reshape(Dims dims) {
 
 void HostTensor::fill_from(const void* data, size_t n) {
   ORTRAIN_CHECK(n == bytes(), "value count does not match the shape");
-  if (n) std::memcpy(owned_.get(), data, n);
+  if (n) std::memcpy(mutable_raw(), data, n);
 }
 
 }  // namespace ortrain

@@ -8,9 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <memory>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -75,14 +75,14 @@ class HostTensor {
 
  private:
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
+    void operator()(std::byte* p) const { std::free(p); }
   };
   void fill_from(const void* data, size_t bytes);
   DType dtype_ = DType::kUndefined;
   Dims dims_;
   int64_t count_ = 0;
   const void* data_ = nullptr;
-  std::unique_ptr<std::byte[], Free> owned_;
+  std::unique_ptr<std::byte[], Free> owned_;  // data_ is its first address aligned to 64
 };
 
 // Calls f.template operator()<T>() for the C++ type of dtype; f16/bf16 give the storage structs.

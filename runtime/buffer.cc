@@ -27,6 +27,9 @@ size_t read_number(const char* path) {
 
 Buffer::Buffer(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
+  if (const size_t limit = memory_limit(); limit > 0 && bytes > limit)
+    fail(ErrorCode::kMemory, bytes, " bytes (", bytes >> 20, " MiB) are needed, the machine has ",
+         limit >> 20, " MiB");
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const bool huge = bytes >= kHuge;
   const size_t rounded = align_up(bytes, page);

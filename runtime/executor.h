@@ -21,7 +21,8 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // inputs[i] is the memory of plan.inputs[i], dense, aligned for its dtype, valid during the call.
+  // inputs[i] is the memory of plan.inputs[i], dense, aligned for its dtype, valid during the call;
+  // null where the plan does not read it.
   void run(std::span<const void* const> inputs);
 
   // A view of output i as the last run left it.

@@ -31,16 +31,19 @@ class Planner {
   }
 
  private:
+  bool is_read(ValueId v) const {
+    const auto& outputs = g_.outputs();
+    return !g_.value(v).uses.empty() ||
+           std::find(outputs.begin(), outputs.end(), v) != outputs.end() ||
+           std::any_of(g_.updates().begin(), g_.updates().end(),
+                       [v](const StateUpdate& u) { return u.next == v; });
+  }
+
   void pack_constants() {
     std::vector<const HostTensor*> tensors;
     std::vector<ValueId> ids;
     for (ValueId v : g_.sources(Source::kConst)) {
-      const bool read =
-          !g_.value(v).uses.empty() ||
-          std::find(g_.outputs().begin(), g_.outputs().end(), v) != g_.outputs().end() ||
-          std::any_of(g_.updates().begin(), g_.updates().end(),
-                      [v](const StateUpdate& u) { return u.next == v; });
-      if (!read) continue;
+      if (!is_read(v)) continue;
       ORTRAIN_CHECK(g_.tensor(v) != nullptr, "constant without contents");
       tensors.push_back(g_.tensor(v));
       ids.push_back(v);
@@ -107,7 +110,7 @@ class Planner {
 
   PlanTensor tensor(ValueId v, const Home& h) const {
     const Value& x = g_.value(v);
-    return {x.name, x.dtype, x.shape.values(), place(h)};
+    return {x.name, x.dtype, x.shape.is_const() ? x.shape.values() : Dims{}, place(h)};
   }
 
   void resolve() {
@@ -132,8 +135,11 @@ class Planner {
       plan_.steps[step].workspace = offsets_[interval];
     for (const CopyAtEnd& c : storage_.copies)
       plan_.copies.push_back({place(c.from), place(c.to), c.bytes});
-    for (size_t i = 0; i < g_.inputs().size(); ++i)
-      plan_.inputs.push_back(tensor(g_.inputs()[i], {Home::Kind::kInput, static_cast<int>(i)}));
+    for (size_t i = 0; i < g_.inputs().size(); ++i) {
+      const ValueId v = g_.inputs()[i];
+      plan_.inputs.push_back(
+          tensor(v, is_read(v) ? Home{Home::Kind::kInput, static_cast<int>(i)} : Home{}));
+    }
     for (size_t i = 0; i < g_.outputs().size(); ++i) {
       plan_.outputs.push_back(tensor(g_.outputs()[i], storage_.output_home[i]));
       plan_.outputs.back().name = g_.output_names()[i];

@@ -52,8 +52,8 @@ struct PlanCopy {
 
 struct Plan {
   std::vector<PlanStep> steps;
-  std::vector<PlanCopy> copies;  // after the steps, in order
-  std::vector<PlanTensor> inputs, outputs;
+  std::vector<PlanCopy> copies;             // after the steps, in order
+  std::vector<PlanTensor> inputs, outputs;  // an input that nothing reads has place kAbsent
   size_t arena_bytes = 0;
   // Facts, printed by summary().
   size_t arena_lower_bound = 0, workspace_bytes = 0;  // largest workspace

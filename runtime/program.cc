@@ -1,0 +1,155 @@
+// See program.h.
+#include "runtime/program.h"
+
+#include <algorithm>
+
+#include "graph/error.h"
+#include "runtime/evaluate.h"
+
+namespace ortrain {
+
+Program::Program(const Graph& source, const StepSpec& spec, ParamStore& store, Arena& arena,
+                 const SelectOptions& select, CompileOptions options,
+                 const ParamStore::Copied& copied) {
+  options.evaluate = make_evaluator();
+  CompileResult compiled = compile(source, spec, options);
+  notes_ = std::move(compiled.notes);
+  messages_ = std::move(compiled.messages);
+  plan_ = make_plan(compiled.graph, store, select, copied);
+  arena.reserve(plan_.arena_bytes);
+  for (size_t i = 0; i < plan_.inputs.size(); ++i)
+    if (plan_.inputs[i].place.kind == Place::Kind::kInput) read_.push_back(i);
+  pointers_.assign(plan_.inputs.size(), nullptr);
+}
+
+void Program::start(const Arena& arena) { executor_.emplace(plan_, arena); }
+
+std::vector<data::ArraySpec> Program::arrays() const {
+  std::vector<data::ArraySpec> out;
+  for (size_t i : read_) {
+    const PlanTensor& t = plan_.inputs[i];
+    out.push_back({t.name, t.dtype, t.dims});
+  }
+  return out;
+}
+
+const std::vector<const void*>& Program::place(const std::vector<const void*>& arrays) {
+  ORTRAIN_CHECK(arrays.size() == read_.size(), "one array per input that is read");
+  for (size_t i = 0; i < read_.size(); ++i) pointers_[read_[i]] = arrays[i];
+  return pointers_;
+}
+void Program::run(const std::vector<const void*>& arrays) { executor_->run(place(arrays)); }
+std::optional<std::string> Program::trace(const std::vector<const void*>& arrays) {
+  return executor_->trace(place(arrays));
+}
+
+// --- data and graph ---
+namespace {
+
+bool is_input(const Graph& g, const std::string& name) {
+  return std::any_of(g.inputs().begin(), g.inputs().end(),
+                     [&](ValueId v) { return g.value(v).name == name; });
+}
+
+std::string pick_label(const Graph& source, const data::Dataset& data) {
+  std::vector<std::string> free, named;
+  std::string all;
+  for (const std::string& name : data.names()) {
+    if (is_input(source, name)) continue;
+    free.push_back(name);
+    all += (all.empty() ? "'" : ", '") + name + "'";
+    for (const char* usual : {"labels", "label", "targets", "target", "y"})
+      if (name == usual) named.push_back(name);
+  }
+  if (free.empty()) return {};
+  if (free.size() == 1) return free[0];
+  if (named.size() == 1) return named[0];
+  fail(ErrorCode::kUsage, data.where(), " holds ", free.size(),
+       " arrays that are no model input: ", all, "; name the labels with --label");
+}
+
+// Output `name`, or the first float one, with the spec's shapes.
+PlanTensor typed_output(const Graph& source, StepSpec spec) {
+  spec.mode = Mode::kPredict;
+  const CompileResult r =
+      compile(source, spec, {.evaluate = {}, .after_pass = {}, .until = "infer"});
+  const Graph& g = r.graph;
+  for (size_t i = 0; i < g.outputs().size(); ++i) {
+    const Value& x = g.value(g.outputs()[i]);
+    if (spec.loss.output.empty() ? is_float(x.dtype) : g.output_names()[i] == spec.loss.output)
+      return {g.output_names()[i], x.dtype, x.shape.is_const() ? x.shape.values() : Dims{}, {}};
+  }
+  return {};
+}
+
+// The class axis of index labels, by the rule of attach_loss: axis 1 if the other axes are the
+// labels', else the last; of a rank-3 output where both fit, the last.
+int class_axis(const Dims& x, const Dims& y) {
+  const auto fits = [&](size_t axis) {
+    Dims rest = x;
+    rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(axis));
+    return rest == y;
+  };
+  if (x.size() < 2) return -1;
+  const bool second = fits(1), last = x.size() > 2 && fits(x.size() - 1);
+  if (second && last) return x.size() == 3 ? 2 : 1;
+  return second ? 1 : last ? static_cast<int>(x.size()) - 1 : -1;
+}
+
+}  // namespace
+
+StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec spec,
+                       int64_t batch) {
+  for (ValueId v : source.inputs()) {
+    const std::string& name = source.value(v).name;
+    const data::StoredArray* a = data.find(name);
+    if (a == nullptr || a->dims.empty()) continue;
+    Dims dims = a->dims;
+    dims[0] = batch;
+    spec.input_dims[name] = std::move(dims);
+  }
+  if (spec.loss.kind == "graph" || spec.mode == Mode::kPredict) return spec;
+  if (spec.loss.label.empty()) spec.loss.label = pick_label(source, data);
+  if (spec.loss.label.empty()) return spec;
+  const data::StoredArray* label = data.find(spec.loss.label);
+  if (label == nullptr) {
+    if (spec.mode == Mode::kEval) return spec;  // no loss then
+    data.stored(spec.loss.label);               // throws: names the arrays that there are
+  }
+  spec.loss.label_dims = label->dims;
+  if (!label->dims.empty()) spec.loss.label_dims[0] = batch;
+  const bool wide = spec.compute == DType::kF64 && label->dtype == DType::kF64;
+  spec.loss.label_dtype = !is_float(label->dtype) ? DType::kI64 : wide ? DType::kF64 : DType::kF32;
+  return spec;
+}
+
+Target find_target(const Graph& source, const StepSpec& spec) {
+  const LossSpec& loss = spec.loss;
+  const PlanTensor output = typed_output(source, spec);
+  Target t;
+  t.output = output.name;
+  if (loss.kind == "graph" || loss.label_dtype == DType::kUndefined ||
+      (loss.kind == "auto" && output.dims.empty()))
+    return t;
+  const bool soft = is_float(loss.label_dtype);
+  const std::string kind = loss.kind != "auto" ? loss.kind : soft ? "mse" : "cross_entropy";
+  t.metric.ignore_index = loss.ignore_index;
+  if (kind == "cross_entropy" || kind == "nll") {
+    const int axis =
+        soft ? (output.dims.size() == 3 ? 2 : 1) : class_axis(output.dims, loss.label_dims);
+    if (axis < 0 || (soft && output.dims != loss.label_dims)) return t;  // compile() says why
+    t.metric.kind = MetricSpec::Kind::kClasses;
+    t.metric.class_axis = axis;
+    if (!soft) t.classes = output.dims[static_cast<size_t>(axis)];
+  } else if (kind == "bce" || kind == "bce_with_logits") {
+    t.metric.kind = MetricSpec::Kind::kBinary;
+    t.metric.threshold = kind == "bce" ? 0.5 : 0;
+  } else if (kind != "kl_div") {
+    t.metric.kind = MetricSpec::Kind::kRegression;
+  }
+  if (!t.classes && element_count(output.dims) != element_count(loss.label_dims))
+    t.metric.kind = MetricSpec::Kind::kNone;  // compile() says why
+  return t;
+}
+
+}  // namespace ortrain

@@ -1,0 +1,61 @@
+// Program: one compiled, planned and runnable graph; and how a data set meets a graph's inputs.
+//
+// Several programs share a ParamStore and an Arena: make all of them, then arena.allocate(), then
+// start() each. The compiled graph is gone once the program exists.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/pipeline.h"
+#include "runtime/data/dataset.h"
+#include "runtime/executor.h"
+#include "runtime/metrics.h"
+
+namespace ortrain {
+
+class Program {
+ public:
+  // Compiles `source` (which must outlive this constructor only), plans it and reserves its part
+  // of the arena. `options.evaluate` is supplied here.
+  Program(const Graph& source, const StepSpec& spec, ParamStore& store, Arena& arena,
+          const SelectOptions& select, CompileOptions options = {},
+          const ParamStore::Copied& copied = {});
+  void start(const Arena& arena);
+  Executor& executor() { return *executor_; }
+  const Plan& plan() const { return plan_; }
+  const std::vector<PassNote>& notes() const { return notes_; }
+  const std::vector<std::string>& messages() const { return messages_; }
+  // What a loader must deliver: the inputs that the plan reads, in the plan's order.
+  std::vector<data::ArraySpec> arrays() const;
+  // Runs on one array per entry of arrays().
+  void run(const std::vector<const void*>& arrays);
+  std::optional<std::string> trace(const std::vector<const void*>& arrays);
+
+ private:
+  const std::vector<const void*>& place(const std::vector<const void*>& arrays);
+  std::vector<PassNote> notes_;
+  std::vector<std::string> messages_;
+  Plan plan_;
+  std::vector<size_t> read_;           // numbers of the inputs that are read
+  std::vector<const void*> pointers_;  // per plan input
+  std::optional<Executor> executor_;
+};
+
+// The spec with input shapes and labels taken from a data set, for batches of `batch` samples.
+// A label array is looked for where the loss needs one and none is named: the only array that is
+// no model input, or the one called label(s), target(s) or y. Integer labels become i64.
+StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec spec,
+                       int64_t batch);
+
+// What an evaluation of this spec measures, and the model output it looks at.
+struct Target {
+  MetricSpec metric;
+  std::string output;   // name of the model output
+  int64_t classes = 0;  // > 0: labels are class indices below it
+};
+Target find_target(const Graph& source, const StepSpec& spec);
+
+}  // namespace ortrain

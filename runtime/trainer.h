@@ -1,0 +1,125 @@
+// Trainer: the loop over steps. The constructor does everything that can fail (compile, plan, match
+// data to inputs, check labels, allocate); run() then only executes, reports and saves.
+//
+// Promises: a run that is stopped at any step and resumed from its checkpoint ends with the same
+// bits as one that was not. A step whose loss is not finite changes no parameter and no state.
+// Refuses: data that does not fit (every misfit at once), labels out of range, a run that needs
+// more memory than there is (Error kMemory).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/loader.h"
+#include "runtime/program.h"
+
+namespace ortrain {
+
+struct TrainOptions {
+  int64_t batch_size = 32;
+  int64_t epochs = 1;
+  int64_t steps = 0;  // > 0: instead of epochs
+  bool shuffle = true;
+  data::LastBatch last_batch = data::LastBatch::kKeep;
+  int64_t eval_every = 0;         // steps; 0 = after each epoch
+  int64_t eval_batch = 0;         // 0 = batch_size
+  bool skip_bad_steps = false;    // --on-nan skip: leave such batches out; else stop
+  std::string checkpoint_folder;  // "" = no checkpoints
+  int64_t checkpoint_every = 0;   // steps; 0 = about every minute. Always at a stop and at the end
+  int keep = 3;
+  std::map<std::string, std::string> checkpoint_extra;  // goes into each manifest
+  SelectOptions select;
+  bool loader_thread = true;
+  CompileOptions compile;  // dump hooks
+};
+
+struct StepInfo {
+  int64_t step = 0, steps = 0;  // from 1; of the whole run
+  int64_t epoch = 0;            // from 0
+  double loss = 0, lr = 0;
+  double grad_norm = -1;       // negative: not computed
+  double ms = 0, wait_ms = 0;  // the whole step; of it, waiting for data
+  int64_t samples = 0;
+  int64_t skipped = 0;  // steps so far
+  bool this_skipped = false;
+};
+
+struct EvalResult {
+  int64_t step = 0, samples = 0;
+  double loss = 0;  // exact mean over all samples (valid labels, where the loss ignores some)
+  bool has_loss = false;
+  std::vector<Metric> metrics;
+  double seconds = 0;
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_step(const StepInfo&) {}
+  virtual void on_eval(const EvalResult&) {}
+  virtual void on_checkpoint(const std::string& /*path*/) {}
+  virtual bool should_stop() { return false; }  // asked after each step
+};
+
+struct TrainResult {
+  int64_t step = 0, skipped = 0;
+  bool stopped = false;  // by should_stop()
+  std::optional<EvalResult> last_eval;
+  std::string checkpoint;  // path of the last one written, or ""
+};
+
+class Trainer {
+ public:
+  // `spec` says loss, optimizer, precision and seed; shapes, labels and total_steps come from the
+  // data. All references must outlive the trainer. `eval` may be null.
+  Trainer(const Graph& source, const data::Dataset& train, const data::Dataset* eval, StepSpec spec,
+          TrainOptions options, const ParamStore::Copied& copied = {});
+
+  // Continues from a checkpoint. Throws Error(kData) listing all that does not fit.
+  void resume(const std::string& path);
+  TrainResult run(Observer& observer);
+  EvalResult evaluate();  // needs `eval`
+
+  ParamStore& store() { return store_; }
+  Program& program() { return *programs_.begin()->second; }  // of a full batch
+  Program* eval_program() { return evals_.empty() ? nullptr : evals_.begin()->second.get(); }
+  const std::vector<std::string>& messages() const { return messages_; }  // said once, at the start
+  int64_t total_steps() const { return total_; }
+  int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
+  int64_t step() const { return run_.step; }  // done so far
+  // Parameters, states, constants, arena and batch buffers: what run() works in.
+  size_t memory_bytes() const { return store_.bytes() + arena_.bytes() + loader_bytes_; }
+  std::string memory_text() const;
+
+ private:
+  // By batch size, largest first.
+  using Programs = std::map<int64_t, std::unique_ptr<Program>, std::greater<>>;
+  void add_program(Programs& programs, const data::Dataset& data, Mode mode, int64_t batch);
+  void make_eval_programs();
+  data::Sampler make_sampler(int64_t samples) const;
+  data::Sampler eval_sampler() const;
+  std::string save(Observer& observer);
+  void check_loss(double loss, Program& program, const std::vector<const void*>& arrays);
+
+  const Graph& source_;
+  const data::Dataset &train_, *eval_;
+  StepSpec spec_;
+  TrainOptions options_;
+  const ParamStore::Copied& copied_;
+  data::Sampler sampler_;
+  int64_t total_ = 0;
+  Target target_;
+  ParamStore store_;
+  Arena arena_;
+  Programs programs_, evals_;
+  size_t loader_bytes_ = 0;
+  checkpoint::RunState run_;
+  std::string last_checkpoint_;
+  std::vector<std::string> messages_;
+};
+
+}  // namespace ortrain
