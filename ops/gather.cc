@@ -157,8 +157,6 @@ Kernel gather_grad_rows(const KernelQuery& q) {
           const int64_t width = right - left;
           float* to = dx + o * p.n * p.inner + left;
           const float* from = dy + o * p.count * p.inner + left;
-          for (int64_t r = low; r < high; ++r)
-            if (first[r] < 0) std::fill_n(to + r * p.inner, width, 0.0f);
           for (int64_t k = 0; k < p.count; ++k) {
             const int64_t v = p.index(a.in[1], k), row = v < 0 ? v + p.n : v;
             if (row < low || row >= high) continue;
@@ -173,6 +171,15 @@ Kernel gather_grad_rows(const KernelQuery& q) {
         };
         const int64_t work = p.outer * (p.n + p.count) * p.inner;
         const int use = work < 16384 ? 1 : threads;
+        parallel_for(use, p.outer * p.n, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end;) {  // runs of rows that no index names
+            int64_t stop = r;
+            while (stop < end && first[stop % p.n] < 0) ++stop;
+            std::memset(dx + r * p.inner, 0,
+                        static_cast<size_t>((stop - r) * p.inner) * sizeof(float));
+            r = stop + 1;
+          }
+        });
         if (p.outer >= use) {
           parallel_for(use, p.outer, 1, [&](int64_t begin, int64_t end) {
             for (int64_t o = begin; o < end; ++o) part(o, 0, p.n, 0, p.inner);

@@ -81,6 +81,18 @@ struct Walk {
       d += at[k] * ds[k];
     }
   }
+  // Steps left on the last axis, the current one included.
+  int64_t run() const { return rank == 0 ? 1 : dims[rank - 1] - at[rank - 1]; }
+  int64_t step_s() const { return rank == 0 ? 0 : src[rank - 1]; }
+  int64_t step_d() const { return rank == 0 ? 0 : dst[rank - 1]; }
+  // Moves on by n <= run() steps.
+  void advance(int64_t n) {
+    if (rank == 0) return;
+    at[rank - 1] += n - 1;
+    s += (n - 1) * src[rank - 1];
+    d += (n - 1) * dst[rank - 1];
+    next();
+  }
   void next() {
     for (int k = rank; k-- > 0;) {
       s += src[k];
@@ -93,35 +105,42 @@ struct Walk {
   }
 };
 
-// Rows of up to 256 bytes in 16-byte steps: a library call costs more than the copy.
-inline void copy_row(std::byte* dst, const std::byte* src, size_t bytes) {
-  if (bytes <= 256 && bytes % 16 == 0) {
-    for (size_t i = 0; i < bytes; i += 16) std::memcpy(dst + i, src + i, 16);
-  } else {
-    std::memcpy(dst, src, bytes);
-  }
-}
-
 template <class T>
 void rows(const StridedCopy& c, const T* src, T* dst, int threads) {
   const int outer = static_cast<int>(c.dims.size()) - 1;
   const int64_t n = c.dims.back(), count = product(c.dims, 0, outer);
-  // Long rows are cut so that every thread gets work.
-  const int64_t chunk =
-      std::max<int64_t>(kPieceBytes / static_cast<int64_t>(sizeof(T)), (n + threads - 1) / threads);
-  const int64_t chunks = count >= threads ? 1 : std::max<int64_t>(1, (n + chunk - 1) / chunk);
-  const int64_t grain =
-      std::max<int64_t>(1, kPieceBytes / (std::min(n, chunk) * static_cast<int64_t>(sizeof(T))));
-  parallel_for(threads, count * chunks, grain, [&](int64_t begin, int64_t end) {
-    Walk w(c.dims.data(), c.src.data(), c.dst.data(), outer, begin / chunks);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t piece = i % chunks;
-      const int64_t first = chunks == 1 ? 0 : std::min(n, piece * chunk);
-      const int64_t last = chunks == 1 ? n : std::min(n, first + chunk);
-      copy_row(reinterpret_cast<std::byte*>(dst + w.d + first),
-               reinterpret_cast<const std::byte*>(src + w.s + first),
-               static_cast<size_t>(last - first) * sizeof(T));
-      if (piece == chunks - 1) w.next();
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
+  const auto* from = reinterpret_cast<const std::byte*>(src);
+  auto* to = reinterpret_cast<std::byte*>(dst);
+  if (count < threads) {  // long rows are cut so that every thread gets work
+    Walk w(c.dims.data(), c.src.data(), c.dst.data(), outer, 0);
+    for (int64_t i = 0; i < count; ++i, w.next())
+      parallel_for(threads, bytes, kPieceBytes, [&](int64_t begin, int64_t end) {
+        std::memcpy(to + w.d * static_cast<int64_t>(sizeof(T)) + begin,
+                    from + w.s * static_cast<int64_t>(sizeof(T)) + begin,
+                    static_cast<size_t>(end - begin));
+      });
+    return;
+  }
+  const int64_t grain = std::max<int64_t>(1, kPieceBytes / bytes);
+  parallel_for(threads, count, grain, [&](int64_t begin, int64_t end) {
+    Walk w(c.dims.data(), c.src.data(), c.dst.data(), outer, begin);
+    while (begin < end) {
+      const int64_t run = std::min(end - begin, w.run());
+      const T *x = src + w.s, *const stop = x + run * w.step_s();
+      T* y = dst + w.d;
+      if (bytes <= 256 && bytes % 16 == 0 && w.step_s() != 0) {
+        // In 16-byte steps: a library call costs more than the copy.
+        for (; x != stop; x += w.step_s(), y += w.step_d())
+          for (int64_t i = 0; i < bytes; i += 16)
+            std::memcpy(reinterpret_cast<std::byte*>(y) + i,
+                        reinterpret_cast<const std::byte*>(x) + i, 16);
+      } else {
+        for (int64_t i = 0; i < run; ++i, x += w.step_s(), y += w.step_d())
+          std::memcpy(y, x, static_cast<size_t>(bytes));
+      }
+      w.advance(run);
+      begin += run;
     }
   });
 }
@@ -176,6 +195,9 @@ void transposed(const StridedCopy& c, int p, const T* src, T* dst, int threads) 
   const int64_t m = c.dims[ip], n = c.dims[iq], ld = c.dst[ip], ls = c.src[iq];
   // Tiles of 64 x 64 elements: 16 KiB of each side.
   constexpr int64_t kTile = 64;
+  // Rows a multiple of 1 KiB apart fall into few cache sets: such tiles go through a buffer.
+  const int64_t size = sizeof(T);
+  const bool collides = ld * size % 1024 == 0 || ls * size % 1024 == 0;
   const int64_t bands = (m + kTile - 1) / kTile;
   int64_t count = bands;
   for (int k = 0; k < outer; ++k) count *= dims[k];
@@ -185,9 +207,19 @@ void transposed(const StridedCopy& c, int p, const T* src, T* dst, int threads) 
     Walk w(dims, ss, ds, outer, begin / bands);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t band = i % bands, first = band * kTile, rows_here = std::min(kTile, m - first);
-      for (int64_t j = 0; j < n; j += kTile)
-        tile(src + w.s + first + j * ls, ls, dst + w.d + first * ld + j, ld, rows_here,
-             std::min(kTile, n - j));
+      for (int64_t j = 0; j < n; j += kTile) {
+        const T* from = src + w.s + first + j * ls;
+        T* to = dst + w.d + first * ld + j;
+        const int64_t columns = std::min(kTile, n - j);
+        if (!collides) {
+          tile(from, ls, to, ld, rows_here, columns);
+          continue;
+        }
+        T buffer[kTile * kTile];
+        tile(from, ls, buffer, kTile, rows_here, columns);
+        for (int64_t k = 0; k < rows_here; ++k)
+          std::memcpy(to + k * ld, buffer + k * kTile, static_cast<size_t>(columns) * sizeof(T));
+      }
       if (band == bands - 1) w.next();
     }
   });
