@@ -145,9 +145,19 @@ void rows(const StridedCopy& c, const T* src, T* dst, int threads) {
   });
 }
 
+// N rows of src interleaved: dst[i * ld + j] = src[j * ls + i] for i < m, j < N.
+template <int N, class T>
+void interleave(const T* src, int64_t ls, T* dst, int64_t ld, int64_t m) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int j = 0; j < N; ++j) dst[i * ld + j] = src[j * ls + i];
+}
+
 // dst[i * ld + j] = src[j * ls + i] for i < m, j < n.
 template <class T>
 void tile(const T* src, int64_t ls, T* dst, int64_t ld, int64_t m, int64_t n) {
+  if (n == 1) return interleave<1>(src, ls, dst, ld, m);
+  if (n == 2) return interleave<2>(src, ls, dst, ld, m);
+  if (n == 3) return interleave<3>(src, ls, dst, ld, m);
   int64_t i = 0;
   if constexpr (sizeof(T) == 4) {
     using V = uint32_t __attribute__((vector_size(16)));
