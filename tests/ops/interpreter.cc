@@ -47,7 +47,7 @@ KernelQuery query_of(const Graph& g, NodeId n, int threads) {
 
 const KernelEntry* pick(const OpDef& op, const std::string& wanted, const KernelQuery& q) {
   for (const KernelEntry& k : op.kernels) {
-    if (wanted != k.name) continue;
+    if (wanted != "first" && wanted != k.name) continue;
     if (!k.reject || k.reject(q).empty()) return &k;
   }
   return nullptr;

@@ -26,8 +26,8 @@ std::vector<HostTensor> run_kernel(const KernelEntry& entry, const KernelQuery& 
                                    const std::vector<const HostTensor*>& inputs,
                                    const std::vector<std::pair<int, int>>& alias = {});
 
-// Name of the kernel that `wanted` selects for node n: that name if it is in the list and accepts,
-// else null.
+// The kernel of that name if it is in the list and accepts, else null; "first" is the first that
+// accepts.
 const KernelEntry* pick(const OpDef& op, const std::string& wanted, const KernelQuery& q);
 
 // Values of the graph's outputs; `inputs` by value id (kInput, and kParam/kState if they should

@@ -1,0 +1,184 @@
+// ctest-timeout: 900
+// The ONNX project's own node tests (pip's onnx, backend/test/data/node) as an outside witness:
+// every test whose operators all have a record and whose types we read must give the recorded
+// outputs, on the reference kernels and on the first kernel that accepts. Inputs become constants,
+// because a test feeds shapes as inputs. Left out are only the tests of kExcluded, each with its
+// reason; the counts are printed.
+#include <gtest/gtest.h>
+#include <onnx/onnx-ml.pb.h>
+#include <ortrain_test_paths.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "graph/error.h"
+#include "importers/onnx.h"
+#include "importers/onnx_tensor.h"
+#include "tests/ops/interpreter.h"
+
+namespace ortrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Excluded {
+  const char* prefix;  // of the test's name without "test_"
+  const char* reason;
+};
+const std::vector<Excluded> kExcluded = {};
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Why the test is outside of what ortrain reads, or "".
+std::string outside(const onnx::ModelProto& m) {
+  const auto& g = m.graph();
+  for (const auto& io : {g.input(), g.output()})
+    for (const auto& v : io) {
+      if (!v.type().has_tensor_type()) return "sequence, optional or map value";
+      if (dtype_from_onnx(v.type().tensor_type().elem_type()) == DType::kUndefined)
+        return "element type " + onnx_dtype_name(v.type().tensor_type().elem_type());
+    }
+  for (const auto& n : g.node()) {
+    const std::string op = n.domain().empty() || n.domain() == "ai.onnx"
+                               ? n.op_type()
+                               : n.domain() + "." + n.op_type();
+    if (op != "Constant" && !all_ops().find(op)) return "no record for " + op;
+    for (const auto& a : n.attribute())
+      if (a.has_g() || a.graphs_size() > 0) return "control flow";
+  }
+  return "";
+}
+
+const char* excluded(const std::string& name) {
+  for (const Excluded& e : kExcluded)
+    if (name.starts_with(e.prefix)) return e.reason;
+  return nullptr;
+}
+
+// numpy's allclose with the tolerances of ONNX's own runner; integers exactly.
+std::string difference(const HostTensor& got, const HostTensor& want) {
+  if (got.dtype() != want.dtype())
+    return cat("type ", name_of(got.dtype()), ", expected ", name_of(want.dtype()));
+  if (got.dims() != want.dims())
+    return cat("shape ", Shape(got.dims()).str(), ", expected ", Shape(want.dims()).str());
+  // Two units in the last place of the 16-bit types.
+  const double relative = want.dtype() == DType::kF16    ? 2e-3
+                          : want.dtype() == DType::kBF16 ? 1.6e-2
+                                                         : 1e-3;
+  for (int64_t i = 0; i < want.count(); ++i) {
+    const double a = got.as_double(i), b = want.as_double(i);
+    if (std::isnan(a) && std::isnan(b)) continue;
+    if (a == b) continue;
+    const double tolerance = is_float(want.dtype()) ? 1e-7 + relative * std::abs(b) : 0;
+    if (!(std::abs(a - b) <= tolerance)) return cat("element ", i, " is ", a, ", expected ", b);
+  }
+  return "";
+}
+
+std::vector<HostTensor> tensors(const fs::path& folder, const std::string& kind) {
+  std::vector<HostTensor> out;
+  for (int i = 0;; ++i) {
+    const fs::path file = folder / cat(kind, "_", i, ".pb");
+    if (!fs::exists(file)) return out;
+    out.push_back(read_tensor_file(file.string()).clone());
+  }
+}
+
+// Integer contents that inference knows become constants, as the canonicalize pass does it.
+void fold_integers(Graph& g, NodeId n) {
+  const std::vector<ValueId> outputs = g.node(n).outputs;
+  for (ValueId v : outputs) {
+    if (v == kNone || !g.value(v).has_ints || !g.value(v).shape.is_const()) continue;
+    const std::vector<Dim> ints = g.value(v).ints;
+    if (!std::all_of(ints.begin(), ints.end(), [](Dim d) { return d.is_const(); })) continue;
+    HostTensor t(g.value(v).dtype, g.value(v).shape.values());
+    for (size_t i = 0; i < ints.size(); ++i)
+      t.set_double(static_cast<int64_t>(i), static_cast<double>(ints[i].value()));
+    g.replace_uses(v, g.add_const(std::move(t)));
+  }
+}
+
+// Runs the model of one test on one data set; returns what is wrong, or "".
+std::string run(const fs::path& test, const fs::path& data, const std::string& kernel) {
+  const std::vector<HostTensor> in = tensors(data, "input"), want = tensors(data, "output");
+  try {
+    const auto file = OnnxFile::open((test / "model.onnx").string(), all_ops());
+    Graph g = file->graph().share();
+    const std::vector<ValueId> inputs = g.inputs();
+    if (inputs.size() != in.size())
+      return cat(in.size(), " input files for ", inputs.size(), " inputs");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      g.set_source(inputs[i], Source::kConst);
+      g.set_tensor(inputs[i], in[i].clone());
+    }
+    const std::vector<NodeId> order = g.topo();
+    for (NodeId n : order) {
+      g.infer(n);
+      fold_integers(g, n);
+    }
+    for (size_t i = 0; i < g.outputs().size(); ++i) {
+      const Value& v = g.value(g.outputs()[i]);
+      if (i < want.size() && v.shape.is_const() && v.shape.values() != want[i].dims())
+        return cat("inferred shape ", v.shape.str(), ", expected ", Shape(want[i].dims()).str());
+    }
+    const std::vector<HostTensor> got = run_graph(g, {}, kernel);
+    if (got.size() != want.size()) return cat(got.size(), " outputs, expected ", want.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      if (const std::string d = difference(got[i], want[i]); !d.empty())
+        return cat("output ", i, ": ", d);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(OnnxNodeTests, RecordedOutputs) {
+  const fs::path root = fs::path(kOnnxPythonDir) / "backend/test/data/node";
+  if (std::string_view(kOnnxPythonDir).empty() || !fs::exists(root))
+    GTEST_SKIP() << "pip's onnx is not installed (tests/setup.sh installs it)";
+  std::vector<fs::path> tests;
+  for (const auto& e : fs::directory_iterator(root))
+    if (e.is_directory()) tests.push_back(e.path());
+  std::sort(tests.begin(), tests.end());
+  const char* const only = std::getenv("ORTRAIN_NODE_TEST");  // part of a name, for debugging
+  int passed = 0, failed = 0;
+  std::map<std::string, int> left_out;
+  for (const fs::path& test : tests) {
+    const std::string name = test.filename().string().substr(5);
+    if (only && name.find(only) == name.npos) continue;
+    onnx::ModelProto model;
+    ASSERT_TRUE(model.ParseFromString(read(test / "model.onnx"))) << test;
+    std::string reason = outside(model);
+    if (reason.empty())
+      if (const char* why = excluded(name)) reason = why;
+    if (!reason.empty()) {
+      ++left_out[reason];
+      continue;
+    }
+    std::string wrong;
+    for (const auto& data : fs::directory_iterator(test)) {
+      if (!data.is_directory()) continue;
+      for (const char* kernel : {"ref", "first"})
+        if (wrong.empty()) wrong = run(test, data.path(), kernel);
+    }
+    wrong.empty() ? ++passed : ++failed;
+    if (!wrong.empty()) ADD_FAILURE() << name << ": " << wrong;
+  }
+  std::cout << "ONNX node tests: " << passed << " passed, " << failed << " failed, left out:\n";
+  for (const auto& [reason, n] : left_out) std::cout << "  " << n << "  " << reason << "\n";
+  EXPECT_TRUE(only || passed > 100) << passed;
+}
+
+}  // namespace
+}  // namespace ortrain::test
