@@ -1,0 +1,267 @@
+// ctest-label: slow
+// The ONNX project's own node tests (pip's onnx ships them) as an outside witness for importer, ops
+// and runtime together: import, compile for prediction, run, compare with the stored outputs.
+//
+// Every test whose operators have records is run. It passes, or excluded.txt names it with a
+// reason; an excluded test that passes is a failure too, so the list stays true. Tests of types
+// that ortrain does not have (strings, 8-bit floats, sequences) are counted apart, by the
+// importer's refusal. ORTRAIN_NODE_TEST=SUBSTRING runs a part and prints each result.
+#include <gtest/gtest.h>
+#include <onnx/onnx-ml.pb.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "graph/error.h"
+#include "graph/pipeline.h"
+#include "importers/onnx.h"
+#include "importers/onnx_tensor.h"
+#include "ops/all_ops.h"
+#include "ortrain_test_paths.h"
+#include "runtime/evaluate.h"
+#include "runtime/executor.h"
+#include "runtime/plan.h"
+
+namespace ortrain::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Case {
+  onnx::ModelProto model;
+  std::vector<HostTensor> inputs, outputs;
+  std::string folder;
+};
+
+// nullopt-like: `why` says that the data is of a kind that we do not have.
+bool read_case(const fs::path& folder, Case& c, std::string& why) {
+  std::ifstream in(folder / "model.onnx", std::ios::binary);
+  if (!c.model.ParseFromIstream(&in)) throw Error(ErrorCode::kModel, "cannot parse model.onnx");
+  c.folder = folder.string();
+  const auto read = [&](const char* kind, int count, const auto& infos,
+                        std::vector<HostTensor>& out) {
+    for (int i = 0; i < count; ++i) {
+      if (!infos.Get(i).type().has_tensor_type()) {
+        why = "sequences, optionals and maps";
+        return false;
+      }
+      const int type = infos.Get(i).type().tensor_type().elem_type();
+      if (dtype_from_onnx(type) == DType::kUndefined) {
+        why = "element type " + onnx_dtype_name(type);
+        return false;
+      }
+      const fs::path file = folder / "test_data_set_0" / cat(kind, "_", i, ".pb");
+      out.push_back(read_tensor_file(file.string()));
+    }
+    return true;
+  };
+  const auto& g = c.model.graph();
+  return read("input", g.input_size(), g.input(), c.inputs) &&
+         read("output", g.output_size(), g.output(), c.outputs);
+}
+
+// Which inputs are known before the run: shapes, axes and the like must be, when the plan is made.
+enum class Known { kNone, kIntegers, kAllButFirst, kAll };
+
+onnx::ModelProto with_constants(const Case& c, Known known, std::vector<bool>& is_constant) {
+  onnx::ModelProto m = c.model;
+  auto& g = *m.mutable_graph();
+  is_constant.assign(c.inputs.size(), false);
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    const bool take = known == Known::kAll || (known == Known::kAllButFirst && i > 0) ||
+                      (known == Known::kIntegers && !is_float(c.inputs[i].dtype()));
+    if (!take) continue;
+    is_constant[i] = true;
+    g.add_initializer()->ParseFromString(
+        write_tensor(g.input(static_cast<int>(i)).name(), c.inputs[i]));
+  }
+  return m;
+}
+
+std::vector<HostTensor> run_model(const Case& c, Known known, const OpTable& ops) {
+  std::vector<bool> is_constant;
+  const std::string bytes = with_constants(c, known, is_constant).SerializeAsString();
+  const auto file = OnnxFile::parse(std::as_bytes(std::span(bytes)), c.folder, ops);
+  StepSpec spec;
+  spec.mode = Mode::kPredict;
+  std::map<std::string, const void*> data;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    const std::string& name = c.model.graph().input(static_cast<int>(i)).name();
+    if (is_constant[i]) continue;
+    spec.input_dims[name] = c.inputs[i].dims();
+    data[name] = c.inputs[i].raw();
+  }
+  CompileResult compiled = compile(file->graph(), spec, {.evaluate = make_evaluator()});
+  ParamStore store;
+  const Plan plan = make_plan(compiled.graph, store, {});
+  Arena arena;
+  arena.reserve(plan.arena_bytes);
+  arena.allocate();
+  Executor executor(plan, arena);
+  std::vector<const void*> inputs;
+  for (const PlanTensor& t : plan.inputs) inputs.push_back(data.at(t.name));
+  executor.run(inputs);
+  std::vector<HostTensor> out;
+  for (const auto& o : c.model.graph().output()) {
+    const int i = plan.output(o.name());
+    if (i < 0) fail(ErrorCode::kModel, "the plan has no output '", o.name(), "'");
+    out.push_back(executor.output(i).clone());
+  }
+  return out;
+}
+
+// onnx.backend.test's rule: |got - want| <= atol + rtol |want|, its defaults; "" = equal.
+std::string difference(const HostTensor& got, const HostTensor& want) {
+  constexpr double kRtol = 1e-3, kAtol = 1e-7;
+  if (got.dtype() != want.dtype())
+    return cat("type ", name_of(got.dtype()), ", expected ", name_of(want.dtype()));
+  if (got.dims() != want.dims())
+    return cat("shape ", Shape(got.dims()).str(), ", expected ", Shape(want.dims()).str());
+  for (int64_t i = 0; i < got.count(); ++i) {
+    if (!is_float(got.dtype())) {
+      if (got.as_int(i) != want.as_int(i))
+        return cat("element ", i, " is ", got.as_int(i), ", expected ", want.as_int(i));
+      continue;
+    }
+    const double a = got.as_double(i), b = want.as_double(i);
+    const bool equal = (std::isnan(a) && std::isnan(b)) || a == b ||
+                       std::abs(a - b) <= kAtol + kRtol * std::abs(b);
+    if (!equal) return cat("element ", i, " is ", a, ", expected ", b);
+  }
+  return "";
+}
+
+struct Outcome {
+  enum Kind { kPassed, kFailed, kNoOperator, kOtherType } kind = kPassed;
+  std::string why;
+};
+
+// Tries with all inputs open, then with more and more of them known.
+Outcome run_case(const fs::path& folder, const OpTable& ops) {
+  Case c;
+  Outcome out;
+  try {
+    std::string why;
+    if (!read_case(folder, c, why)) return {Outcome::kOtherType, why};
+  } catch (const Error& e) {
+    return {Outcome::kFailed, e.what()};
+  }
+  for (Known known : {Known::kNone, Known::kIntegers, Known::kAllButFirst, Known::kAll}) {
+    try {
+      const std::vector<HostTensor> got = run_model(c, known, ops);
+      for (size_t i = 0; i < got.size(); ++i)
+        if (const std::string d = difference(got[i], c.outputs[i]); !d.empty())
+          return {Outcome::kFailed, cat("output ", i, ": ", d)};
+      return {};
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      if (text.find("no such operator") != std::string::npos ||
+          text.find("control flow") != std::string::npos)
+        return {Outcome::kNoOperator, text};
+      if (text.find("not supported") != std::string::npos &&
+          (text.find("element type") != std::string::npos ||
+           text.find("sequences") != std::string::npos))
+        return {Outcome::kOtherType, text};
+      if (known == Known::kNone) out = {Outcome::kFailed, text};
+    }
+  }
+  return out;
+}
+
+// In a child process, so that a crash is one failure and not the end of the run.
+Outcome run_apart(const fs::path& folder, const OpTable& ops) {
+  int ends[2];
+  if (::pipe(ends) != 0) return {Outcome::kFailed, "no pipe"};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[0]);
+    ::alarm(60);
+    const Outcome o = run_case(folder, ops);
+    const std::string text = std::to_string(o.kind) + o.why.substr(0, 2000);
+    const ssize_t n = ::write(ends[1], text.data(), text.size());
+    ::_exit(n == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(n));
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (text.empty() || status != 0)
+    return {Outcome::kFailed, cat("crashed, signal ", WTERMSIG(status))};
+  return {static_cast<Outcome::Kind>(text[0] - '0'), text.substr(1)};
+}
+
+std::map<std::string, std::string> read_excluded() {
+  std::map<std::string, std::string> out;
+  std::ifstream in(fs::path(kSourceDir) / "tests/onnx_node/excluded.txt");
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const size_t space = line.find(' ');
+    out[line.substr(0, space)] = space == std::string::npos ? "" : line.substr(space + 1);
+  }
+  return out;
+}
+
+TEST(OnnxNode, AllTestsOfKnownOperators) {
+  const fs::path root = fs::path(kOnnxPythonDir) / "backend/test/data/node";
+  if (std::string(kOnnxPythonDir).empty() || !fs::exists(root))
+    GTEST_SKIP() << "pip's onnx with its node tests is not installed (tests/setup.sh)";
+  OpTable ops;
+  ops::register_all(ops);
+  const char* only = std::getenv("ORTRAIN_NODE_TEST");
+  std::vector<fs::path> folders;
+  for (const auto& e : fs::directory_iterator(root))
+    if (fs::exists(e.path() / "model.onnx") &&
+        (!only || e.path().filename().string().find(only) != std::string::npos))
+      folders.push_back(e.path());
+  std::sort(folders.begin(), folders.end());
+  ASSERT_FALSE(folders.empty());
+
+  std::map<std::string, std::string> excluded = read_excluded();
+  int passed = 0, failed = 0, left_out = 0, no_operator = 0, other_type = 0;
+  for (const fs::path& folder : folders) {
+    const std::string name = folder.filename().string();
+    const auto it = excluded.find(name);
+    const Outcome o = run_apart(folder, ops);
+    if (only) std::printf("%s: %d %s\n", name.c_str(), o.kind, o.why.c_str());
+    switch (o.kind) {
+      case Outcome::kPassed: ++passed; break;
+      case Outcome::kNoOperator: ++no_operator; break;
+      case Outcome::kOtherType: ++other_type; break;
+      case Outcome::kFailed:
+        if (it != excluded.end()) {
+          EXPECT_FALSE(it->second.empty()) << name << " is excluded without a reason";
+          ++left_out;
+          break;
+        }
+        ++failed;
+        ADD_FAILURE() << name << ": " << o.why;
+    }
+    if (it != excluded.end()) {
+      EXPECT_NE(o.kind, Outcome::kPassed) << name << " passes; take it off excluded.txt";
+      excluded.erase(it);
+    }
+  }
+  if (!only)
+    for (const auto& [name, reason] : excluded)
+      ADD_FAILURE() << "excluded.txt names '" << name << "', which does not exist";
+  std::printf(
+      "ONNX node tests: %d passed, %d failed, %d excluded (excluded.txt), %d of operators without "
+      "a "
+      "record, %d of types without a counterpart; %zu in all\n",
+      passed, failed, left_out, no_operator, other_type, folders.size());
+  EXPECT_GT(passed, 0);
+}
+
+}  // namespace
+}  // namespace ortrain::test
