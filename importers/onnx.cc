@@ -4,7 +4,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "graph/error.h"
 #include "importers/onnx_file.h"
@@ -106,6 +106,19 @@ const std::map<std::string, std::string>& OnnxFile::metadata() const { return st
 const std::string& OnnxFile::hash() const { return state_->hash; }
 const std::vector<std::string>& OnnxFile::problems() const { return state_->notes; }
 const std::string& OnnxFile::path() const { return state_->path; }
+
+void OnnxFile::drop_pages(const HostTensor& tensor) const {
+  if (tensor.owns()) return;
+  const auto* p = static_cast<const std::byte*>(tensor.raw());
+  const auto drop = [&](const MappedFile& m) {
+    const std::span<const std::byte> all = m.bytes();
+    if (std::less<>()(p, all.data()) || !std::less<>()(p, all.data() + all.size())) return;
+    const auto begin = static_cast<size_t>(p - all.data());
+    m.drop(begin, std::min(begin + tensor.bytes(), all.size()));
+  };
+  drop(state_->mapping);
+  state_->external.each(drop);
+}
 
 std::unique_ptr<OnnxFile> OnnxFile::load(std::unique_ptr<State> state, const OpTable& ops,
                                          const ImportOptions& options) {

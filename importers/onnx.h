@@ -48,6 +48,9 @@ class OnnxFile {
   // What the importer decided and the user should know, one sentence each.
   const std::vector<std::string>& problems() const;
   const std::string& path() const;
+  // Takes the pages of a tensor that is a view into the file (or its data files) out of this
+  // process's memory, once it has been copied elsewhere; it stays readable. Nothing for others.
+  void drop_pages(const HostTensor& tensor) const;
 
   // Writes the same model to `path` with new values for float tensors: `value(name)` is asked once
   // per float tensor of the file (initializers, and Constant nodes under their output's name) and

@@ -6,6 +6,7 @@
 // smaller floats and 4-bit integers by name; sizes are checked before anything is allocated.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -38,6 +39,9 @@ class DataFiles {
   const std::string& folder() const { return folder_; }
   const MappedFile& open(const std::string& location, const std::string& what);
   const MappedFile* find(const std::string& location) const;
+  void each(const std::function<void(const MappedFile&)>& f) const {
+    for (const auto& [location, file] : files_) f(file);
+  }
 
  private:
   std::string folder_;

@@ -1,4 +1,3 @@
-// ctest-label: slow
 // The ONNX project's own node tests (pip's onnx ships them) as an outside witness for importer, ops
 // and runtime together: import, compile for prediction, run, compare with the stored outputs.
 //
