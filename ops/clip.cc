@@ -60,6 +60,7 @@ OpDef clip_op() {
       .infer = infer_same_as_first,
       .grad = {grad("x", x_grad), grad("min", low_grad), grad("max", high_grad)},
       .decompose = clip_parts,
+      .channels_last = ew_channels_last,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),
       .examples = {{.in = {x, at(-1), at(1)}},

@@ -48,6 +48,7 @@ OpDef unit(const char* name, int since) {
           .infer = infer_same_as_first,
           .grad = {grad("x", unit_grad)},
           .decompose = parts,
+          .channels_last = ew_channels_last,
           .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),

@@ -31,6 +31,7 @@ OpDef hard_sigmoid_op() {
             const Expr capped = d.b.op("Min", {ramp, d.b.scalar(t, 1)});
             return {d.b.op("Max", {capped, d.b.scalar(t, 0)})};
           },
+          .channels_last = ew_channels_last,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),
           .examples = {{.in = {kInsideAndOut}},
@@ -59,6 +60,7 @@ OpDef hard_swish_op() {
             const Expr capped = d.b.op("Min", {ramp, d.b.scalar(t, 1)});
             return {d.x(0) * d.b.op("Max", {capped, d.b.scalar(t, 0)})};
           },
+          .channels_last = ew_channels_last,
           .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),

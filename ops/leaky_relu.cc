@@ -27,6 +27,7 @@ OpDef leaky_relu_op() {
       .decompose = [](Decompose& d) -> std::vector<Expr> {
         return {d.b.op("PRelu", {d.x(0), d.b.scalar(d.x(0).dtype(), d.attrs().f("alpha", 0.01))})};
       },
+      .channels_last = ew_channels_last,
       .pad = Pad::kZeroToZero,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),
@@ -80,6 +81,7 @@ OpDef thresholded_relu_op() {
             const Expr alpha = d.b.scalar(t, d.attrs().f("alpha", 1.0));
             return {d.b.where(d.b.op("Greater", {d.x(0), alpha}), d.x(0), d.b.scalar(t, 0))};
           },
+          .channels_last = ew_channels_last,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),
           .examples = {{.in = {kAwayFromZero}, .attrs = {{"alpha", 0.5}}},

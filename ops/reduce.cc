@@ -182,6 +182,26 @@ std::vector<Expr> log_sum_exp_parts(Decompose& d) {
   return {p.same_type(y)};
 }
 
+// [N, C, spatial...] -> [N, spatial..., C]: axis 1 becomes the last. Without keepdims the result
+// keeps its order only when the kept axes do.
+std::optional<LayoutChange> channels_last(Graph& g, NodeId n) {
+  const std::vector<int> axes = axes_of(g, g.node(n));
+  const int rank = g.value(g.node(n).inputs[0]).shape.rank();
+  const bool keep = g.node(n).attrs.i("keepdims", 1) != 0;
+  if (axes.empty()) return std::nullopt;
+  std::vector<int64_t> moved;
+  bool channel = false;
+  int spatial = 0;
+  for (int a : axes) {
+    moved.push_back(a == 0 ? 0 : a == 1 ? rank - 1 : a - 1);
+    channel |= a == 1;
+    spatial += a >= 2;
+  }
+  if (!keep && !channel && spatial < rank - 2) return std::nullopt;
+  g.set_input(n, 1, g.add_const(HostTensor::ints(moved)));
+  return keep ? LayoutChange{{0}, {0}} : LayoutChange{{0}, {}};
+}
+
 Example example(ExampleInput x, std::vector<int64_t> axes, int64_t keepdims) {
   return {.in = {std::move(x), ivals(std::move(axes))}, .attrs = {{"keepdims", keepdims}}};
 }
@@ -213,6 +233,7 @@ OpDef reduction(const char* name, GradFn gradient, double low, double high) {
           .infer = infer_reduce,
           .grad = {grad("data", gradient), no_grad("axes")},
           .adapt = [](RawNode& r) { r.ints_to_input("axes", 1); },
+          .channels_last = channels_last,
           .examples = reduce_examples(low, high)};
 }
 

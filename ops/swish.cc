@@ -33,6 +33,7 @@ OpDef swish_op() {
           .decompose = [](Decompose& d) -> std::vector<Expr> {
             return {d.x(0) * scaled(d.b, d.x(0), d.attrs().f("alpha", 1.0))};
           },
+          .channels_last = ew_channels_last,
           .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),
@@ -54,6 +55,7 @@ OpDef mish_op() {
           .decompose = [](Decompose& d) -> std::vector<Expr> {
             return {d.x(0) * d.b.unary("Tanh", d.b.unary("Softplus", d.x(0)))};
           },
+          .channels_last = ew_channels_last,
           .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),
@@ -73,6 +75,7 @@ OpDef softsign_op() {
           .decompose = [](Decompose& d) -> std::vector<Expr> {
             return {d.x(0) / (1 + d.b.unary("Abs", d.x(0)))};
           },
+          .channels_last = ew_channels_last,
           .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),
@@ -110,6 +113,7 @@ OpDef shrink_op() {
         const Expr x = d.x(0), zero = d.b.scalar(x.dtype(), 0);
         return {d.b.where(low, x + bias, d.b.where(high, x - bias, zero))};
       },
+      .channels_last = ew_channels_last,
       .pad = Pad::kZeroToZero,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),

@@ -145,6 +145,13 @@ std::optional<EwProgram> ew_program_of(const KernelQuery& q) {
   return program;
 }
 
+std::optional<LayoutChange> ew_channels_last(Graph& g, NodeId n) {
+  const std::vector<ValueId>& in = g.node(n).inputs;
+  for (size_t i = 1; i < in.size(); ++i)
+    if (in[i] != kNone && g.value(in[i]).shape.rank() != 0) return std::nullopt;
+  return LayoutChange{{0}, {0}};
+}
+
 std::vector<KernelEntry> ew_kernels() {
   return {{"cpu", "simd", simd_reject, simd_prepare}, {"cpu", "ref", nullptr, ref_prepare}};
 }

@@ -5,6 +5,7 @@
 // values, is written in elementwise.cc once.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "graph/op_def.h"
@@ -12,5 +13,8 @@
 namespace ortrain::ops {
 
 std::vector<KernelEntry> ew_kernels();
+
+// Layout hook of composite operators whose data is input 0 and whose other inputs are scalars.
+std::optional<LayoutChange> ew_channels_last(Graph& g, NodeId n);
 
 }  // namespace ortrain::ops

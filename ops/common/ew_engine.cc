@@ -103,12 +103,34 @@ void collapse(Plan& p, const std::vector<TensorDesc>& in, const Dims& dims) {
   }
 }
 
-void choose_layout(Plan& p, size_t instructions) {
+// Rough cost of a tile function in passes over the tile: transcendental ones are arithmetic-bound.
+int64_t cost_of(Ew code) {
+  switch (code) {
+    case Ew::kExp:
+    case Ew::kLog:
+    case Ew::kExpm1:
+    case Ew::kLog1p:
+    case Ew::kTanh:
+    case Ew::kSigmoid:
+    case Ew::kErf:
+    case Ew::kGelu:
+    case Ew::kGeluTanh: return 4;
+    case Ew::kSoftplus:
+    case Ew::kGeluGrad:
+    case Ew::kGeluTanhGrad: return 8;
+    case Ew::kPow:
+    case Ew::kSin:
+    case Ew::kCos: return 16;
+    default: return 1;
+  }
+}
+
+void choose_layout(Plan& p, const EwProgram& program) {
   const size_t k = p.dims.size();
   const int64_t inner = p.dims.back();
-  // An instruction on a tile in cache costs about a third of streaming it from memory.
-  const int64_t grain =
-      std::max<int64_t>(2048, kGrain / (1 + static_cast<int64_t>(instructions) / 4));
+  int64_t cost = 0;
+  for (const EwInstr& instr : program.code) cost += cost_of(instr.code);
+  const int64_t grain = std::max<int64_t>(2048, kGrain / (1 + cost / 4));
   if (k == 1) {
     p.layout = Layout::kFlat;
     p.per_unit = p.tile;
@@ -474,7 +496,7 @@ Kernel ew_prepare(const EwProgram& program, DType cls, const std::vector<TensorD
   for (const TensorDesc& t : out) p.out.push_back(t.dtype);
   if (p.total == 0) return {.run = [](const KernelArgs&) {}};
   collapse(p, in, out[0].dims);
-  choose_layout(p, program.code.size());
+  choose_layout(p, program);
   const EwTable& table = simd ? ew_simd_table() : ew_ref_table(cls);
   p.safe = build(p, program, table, false);
   p.consts.clear();

@@ -266,16 +266,23 @@ void where(const EwCall& call) {
     sweep<false, true, true>(call, f);
   }
 }
-// Frequent exponents by multiplication; the rest number by number.
+// Frequent exponents by arithmetic, as PyTorch does; the rest number by number.
 void pow(const EwCall& call) {
   if (call.step[1] == 0 && call.step[0] == 1) {
     const float e = *static_cast<const float*>(call.x[1]);
+    if (e == 1.0f) return sweep<false, true, true>(call, [](V a, V, V) HWY_ATTR { return a; });
     if (e == 2.0f)
       return sweep<false, true, true>(call, [](V a, V, V) HWY_ATTR { return hn::Mul(a, a); });
-    if (e == 1.0f) return sweep<false, true, true>(call, [](V a, V, V) HWY_ATTR { return a; });
     if (e == 3.0f)
       return sweep<false, true, true>(call,
                                       [](V a, V, V) HWY_ATTR { return hn::Mul(hn::Mul(a, a), a); });
+    if (e == 0.5f)
+      return sweep<false, true, true>(call, [](V a, V, V) HWY_ATTR { return hn::Sqrt(a); });
+    if (e == -1.0f)
+      return sweep<false, true, true>(call, [](V a, V, V) HWY_ATTR { return hn::Div(set(1), a); });
+    if (e == -0.5f)
+      return sweep<false, true, true>(
+          call, [](V a, V, V) HWY_ATTR { return hn::Div(set(1), hn::Sqrt(a)); });
   }
   ew_ref_table(DType::kF32).fn[static_cast<size_t>(Ew::kPow)](call);
 }

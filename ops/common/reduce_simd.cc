@@ -148,7 +148,7 @@ void sum_rows(const float* x, int64_t rows, int64_t pitch, int64_t n, double* ac
 }
 
 template <bool largest>
-HWY_INLINE void extreme_rows(const float* x, int64_t rows, int64_t pitch, int64_t n, float* acc) {
+HWY_INLINE void extreme_group(const float* x, int64_t rows, int64_t pitch, int64_t n, float* acc) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t j = 0;
@@ -159,6 +159,12 @@ HWY_INLINE void extreme_rows(const float* x, int64_t rows, int64_t pitch, int64_
   }
   for (; j < n; ++j)
     for (int64_t r = 0; r < rows; ++r) acc[j] = extreme_one<largest>(acc[j], x[r * pitch + j]);
+}
+// 16 rows at a time: memory is read in long runs, the accumulators stay in cache.
+template <bool largest>
+HWY_INLINE void extreme_rows(const float* x, int64_t rows, int64_t pitch, int64_t n, float* acc) {
+  for (; rows > 0; rows -= 16, x += 16 * pitch)
+    extreme_group<largest>(x, std::min<int64_t>(rows, 16), pitch, n, acc);
 }
 void max_rows(const float* x, int64_t rows, int64_t pitch, int64_t n, float* acc) {
   extreme_rows<true>(x, rows, pitch, n, acc);
