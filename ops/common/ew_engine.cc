@@ -413,7 +413,13 @@ struct Worker {
     for (int64_t r = 0; r < periods; ++r) {
       const char* from = base + row.offset[i] * static_cast<int64_t>(x.size);
       if (same) {
-        convert(from, 0, y, p.period);
+        if (s.convert || p.cls != DType::kF32) {
+          convert(from, 0, y, p.period);
+        } else {
+          const float v = *reinterpret_cast<const float*>(from);
+          float* to = reinterpret_cast<float*>(y);
+          for (int64_t k = 0; k < p.period; ++k) to[k] = v;
+        }
         y += p.period * static_cast<int64_t>(size_of(p.cls));
       } else {
         y = spread(p, x, static_cast<size_t>(p.split), from, y, convert);
@@ -451,12 +457,18 @@ struct Worker {
         if (++chunk == p.units_per_row) chunk = 0, flat += p.period, row.next();
       }
     } else {
-      Odometer row(p, begin * p.per_unit);
+      bool walks = false;  // some input is spread anew for each tile
+      for (const Step& s : steps) walks |= s.kind == Step::Kind::kSpread && !s.once;
+      const Odometer start(p, 0);
       for (int64_t u = begin; u < end; ++u) {
         const int64_t first = u * p.per_unit, periods = std::min(p.per_unit, p.outer - first);
         place(first * p.period, nullptr, 0);
-        tile(periods * p.period, &row);
-        for (int64_t r = 0; r < periods && u + 1 < end; ++r) row.next();
+        if (walks) {
+          const Odometer row(p, first);
+          tile(periods * p.period, &row);
+        } else {
+          tile(periods * p.period, &start);
+        }
       }
     }
   }

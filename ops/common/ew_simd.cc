@@ -2,10 +2,13 @@
 // the best one that the CPU has is chosen at run time.
 //
 // Promises against the exact value, over the whole range (tests/ops/ew_simd_test.cc): exp, tanh,
-// erf, log 2 ulp; sigmoid, expm1, log1p 3 ulp; the rest correctly rounded. NaN, infinities, signed
-// zeros and denormals as in ew_scalar.h. The rest of a tile that does not fill a vector goes
-// through the same instructions, so a result does not depend on where the tile starts. erf and
-// tanh: polynomials after N. Juffa; exp and log: the coefficients of Cephes (S. Moshier).
+// erf, log 2 ulp; sigmoid, expm1, log1p 3 ulp; sin, cos 1.2e-7 absolute; the rest correctly
+// rounded. NaN, infinities, signed zeros and denormals as in ew_scalar.h. The rest of a tile that
+// does not fill a vector goes through the same instructions, so a result does not depend on where
+// the tile starts. erf and tanh: polynomials after N. Juffa; exp and log: the coefficients of
+// Cephes (S. Moshier).
+#include <cmath>
+
 #include "ops/common/ew_engine.h"
 
 // Two x86 sets beyond the baseline are enough; each costs seconds to compile.
@@ -31,10 +34,26 @@ HWY_INLINE V select(M m, V yes, V no) { return hn::IfThenElse(m, yes, no); }
 HWY_INLINE V truth(M m) { return hn::IfThenElseZero(m, set(1)); }
 HWY_INLINE M is(V v) { return hn::Not(hn::Eq(v, zero())); }  // Ne is ordered on AVX-512
 HWY_INLINE M nan(V v) { return hn::IsNaN(v); }
+// Bounds that let NaN through: x is the second operand, which x86 returns for NaN.
+HWY_INLINE V at_most(V x, float high) { return hn::Min(set(high), x); }
+HWY_INLINE V at_least(V x, float low) { return hn::Max(set(low), x); }
 // 2^n for integral n in [-126, 127].
 HWY_INLINE V power_of_two(V n) {
   const DI di;
   return hn::BitCast(D(), hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
+}
+// p 2^n for integral n in [-150, 128], rounded once: denormal results, overflow to infinity.
+HWY_INLINE V scale(V p, V n) {
+#if HWY_TARGET == HWY_AVX3
+  return V{_mm512_scalef_ps(p.raw, n.raw)};
+#else
+  const DI di;
+  const auto all = hn::ConvertTo(di, n), half = hn::ShiftRight<1>(all);
+  const auto power = [&](auto k) HWY_ATTR {
+    return hn::BitCast(D(), hn::ShiftLeft<23>(hn::Add(k, hn::Set(di, 127))));
+  };
+  return hn::Mul(hn::Mul(p, power(half)), power(hn::Sub(all, half)));
+#endif
 }
 
 struct Reduced {
@@ -52,22 +71,17 @@ HWY_INLINE Reduced exp_reduce(V x) {
   p = hn::MulAdd(p, r, set(5.0000001201e-1f));
   return {n, hn::MulAdd(hn::Mul(r, r), p, r)};
 }
-
-HWY_INLINE V exp(V x) {
-  x = select(hn::Gt(x, set(89)), set(89), x);
-  x = select(hn::Lt(x, set(-104)), set(-104), x);
-  const Reduced e = exp_reduce(x);
-  const V half = hn::Floor(hn::Mul(e.n, set(0.5f)));  // in two steps: denormal results, overflow
-  const V y = hn::Mul(hn::Mul(hn::Add(e.minus_one, set(1)), power_of_two(half)),
-                      power_of_two(hn::Sub(e.n, half)));
-  return select(nan(x), x, y);
+// e^x for x <= 89 (or NaN).
+HWY_INLINE V exp_below(V x) {
+  const Reduced e = exp_reduce(at_least(x, -104));
+  return scale(hn::Add(e.minus_one, set(1)), e.n);
 }
+HWY_INLINE V exp(V x) { return exp_below(at_most(x, 89)); }
 
 HWY_INLINE V expm1(V x) {
-  const V clamped = hn::Max(hn::Min(x, set(88)), set(-30));
-  const Reduced e = exp_reduce(clamped);
-  const V scale = power_of_two(e.n);
-  V y = hn::MulAdd(scale, e.minus_one, hn::Sub(scale, set(1)));
+  const Reduced e = exp_reduce(at_least(at_most(x, 88), -30));
+  const V power = power_of_two(e.n);
+  V y = hn::MulAdd(power, e.minus_one, hn::Sub(power, set(1)));
   y = select(hn::Eq(e.n, zero()), e.minus_one, y);
   y = select(hn::Eq(x, zero()), x, y);
   return select(hn::Lt(x, set(88)), y, exp(x));  // NaN goes through exp
@@ -123,9 +137,7 @@ HWY_INLINE V tanh(V x) {
   small = hn::MulAdd(small, s, set(1.33152470e-1f));
   small = hn::MulAdd(small, s, set(-3.33327681e-1f));
   small = hn::MulAdd(hn::Mul(small, s), x, x);
-  V c = hn::Add(t, t);
-  c = select(hn::Gt(c, set(40)), set(40), c);
-  const Reduced e = exp_reduce(c);
+  const Reduced e = exp_reduce(at_most(hn::Add(t, t), 40));
   const V big = hn::MulAdd(hn::Add(e.minus_one, set(1)), power_of_two(e.n), set(1));
   const V y = hn::CopySign(hn::Sub(set(1), hn::Div(set(2), big)), x);
   return select(hn::Lt(t, set(0.599609375f)), small, y);
@@ -154,9 +166,31 @@ HWY_INLINE V erf(V x) {
   return select(hn::Gt(t, set(0.927734375f)), hn::CopySign(big, x), p);
 }
 
+// sin(x + shift pi/2) for |x| <= 8192, by quadrants; Cephes' polynomials.
+HWY_INLINE V sine(V x, int shift) {
+  const DI di;
+  const V n = hn::Round(hn::Mul(x, set(0.636619772367581343f)));
+  V r = hn::NegMulAdd(n, set(1.5703125f), x);
+  r = hn::NegMulAdd(n, set(4.837512969970703e-4f), r);
+  r = hn::NegMulAdd(n, set(7.549789954891882e-8f), r);
+  const V z = hn::Mul(r, r);
+  V s = hn::MulAdd(set(-1.9515295891e-4f), z, set(8.3321608736e-3f));
+  s = hn::MulAdd(s, z, set(-1.6666654611e-1f));
+  s = hn::MulAdd(hn::Mul(s, z), r, r);
+  V c = hn::MulAdd(set(2.443315711809948e-5f), z, set(-1.388731625493765e-3f));
+  c = hn::MulAdd(c, z, set(4.166664568298827e-2f));
+  c = hn::MulAdd(hn::Mul(c, z), z, hn::NegMulAdd(set(0.5f), z, set(1)));
+  const auto quadrant = hn::Add(hn::ConvertTo(di, n), hn::Set(di, shift));
+  const auto one = hn::Set(di, 1), two = hn::Set(di, 2);
+  const auto odd = hn::RebindMask(D(), hn::Eq(hn::And(quadrant, one), one));
+  const auto sign = hn::BitCast(D(), hn::ShiftLeft<30>(hn::And(quadrant, two)));
+  return hn::Xor(select(odd, c, s), sign);
+}
+
 HWY_INLINE V softplus(V x) {
-  const V y = hn::Add(hn::Max(x, zero()), log1p(exp(hn::Neg(hn::Abs(x)))));
-  return select(nan(x), x, y);
+  const V e = exp_below(hn::Neg(hn::Abs(x)));  // in [0, 1]
+  const V u = hn::Add(set(1), e), lost = hn::Div(hn::Sub(e, hn::Sub(u, set(1))), u);
+  return hn::Add(at_least(x, 0), hn::Add(log_positive(u), lost));
 }
 HWY_INLINE V cdf(V x) {
   return hn::MulAdd(set(0.5f), erf(hn::Mul(x, set(0.70710678118654752f))), set(0.5f));
@@ -174,7 +208,7 @@ HWY_INLINE V gelu_tanh_grad(V dy, V x) {
   return hn::Mul(dy, hn::Add(left, right));
 }
 HWY_INLINE V gelu_grad(V dy, V x) {
-  const V pdf = hn::Mul(set(0.39894228040143268f), exp(hn::Mul(hn::Mul(set(-0.5f), x), x)));
+  const V pdf = hn::Mul(set(0.39894228040143268f), exp_below(hn::Mul(hn::Mul(set(-0.5f), x), x)));
   return hn::Mul(dy, hn::MulAdd(x, pdf, cdf(x)));
 }
 
@@ -226,12 +260,16 @@ HWY_INLINE void sweep(const EwCall& call, F f) {
 }
 
 template <class F>
-void unary(const EwCall& call) {
-  const auto f = [](V a, V, V) HWY_ATTR { return F::apply(a); };
+HWY_INLINE void unary_with(const EwCall& call, F apply) {
+  const auto f = [apply](V a, V, V) HWY_ATTR { return apply(a); };
   if (call.step[0])
     sweep<false, true, true>(call, f);
   else
     sweep<true, true, true>(call, f);
+}
+template <class F>
+void unary(const EwCall& call) {
+  unary_with(call, [](V a) HWY_ATTR { return F::apply(a); });
 }
 template <class F>
 void binary(const EwCall& call) {
@@ -266,6 +304,22 @@ void where(const EwCall& call) {
     sweep<false, true, true>(call, f);
   }
 }
+// Lanes beyond the range of the reduction are done by the C++ library.
+template <int shift>
+void sine_tile(const EwCall& call) {
+  unary_with(call, [](V a) HWY_ATTR {
+    const auto near = hn::Le(hn::Abs(a), set(8192));
+    V y = sine(hn::IfThenElseZero(near, a), shift);
+    if (HWY_LIKELY(hn::AllTrue(D(), near))) return y;
+    HWY_ALIGN float in[HWY_MAX_BYTES / sizeof(float)], out[HWY_MAX_BYTES / sizeof(float)];
+    hn::Store(a, D(), in);
+    hn::Store(y, D(), out);
+    for (size_t k = 0; k < hn::Lanes(D()); ++k)
+      if (!(std::fabs(in[k]) <= 8192)) out[k] = shift ? std::cos(in[k]) : std::sin(in[k]);
+    return hn::Load(D(), out);
+  });
+}
+
 // Frequent exponents by arithmetic, as PyTorch does; the rest number by number.
 void pow(const EwCall& call) {
   if (call.step[1] == 0 && call.step[0] == 1) {
@@ -385,6 +439,8 @@ void fill(EwTable& t) {
   BINARY(kLeakyRelu, select(hn::Ge(a, zero()), a, hn::Mul(a, b)))
   t.fn[static_cast<size_t>(Ew::kWhere)] = where;
   t.fn[static_cast<size_t>(Ew::kPow)] = pow;
+  t.fn[static_cast<size_t>(Ew::kSin)] = sine_tile<0>;
+  t.fn[static_cast<size_t>(Ew::kCos)] = sine_tile<1>;
 }
 
 }  // namespace ortrain::ops::HWY_NAMESPACE

@@ -98,6 +98,20 @@ TEST_P(Accuracy, WithinUlps) {
 INSTANTIATE_TEST_SUITE_P(All, Accuracy, testing::ValuesIn(kFunctions),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST(EwSimd, SineAndCosine) {
+  const std::vector<float> x = sweep(-1e6f, 1e6f);
+  const std::vector<float> s = run_code(Ew::kSin, x), c = run_code(Ew::kCos, x);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    worst = std::max(worst, std::fabs(double{s[i]} - std::sin(double{x[i]})));
+    worst = std::max(worst, std::fabs(double{c[i]} - std::cos(double{x[i]})));
+  }
+  EXPECT_LE(worst, 1.2e-7);
+  EXPECT_TRUE(std::isnan(run_code(Ew::kSin, {kInf})[0]));
+  EXPECT_EQ(run_code(Ew::kSin, {0.0f, -0.0f}), (std::vector<float>{0.0f, -0.0f}));
+  EXPECT_EQ(run_code(Ew::kCos, {0.0f}), (std::vector<float>{1.0f}));
+}
+
 TEST(EwSimd, EdgeValues) {
   const float nan = std::nanf("");
   EXPECT_EQ(run_code(Ew::kExp, {-kInf, kInf, 0, 89, -104.5f}),
@@ -113,7 +127,7 @@ TEST(EwSimd, EdgeValues) {
   EXPECT_EQ(run_code(Ew::kIsNan, {nan, 0, kInf}), (std::vector<float>{1, 0, 0}));
   EXPECT_EQ(run_code(Ew::kIsInf, {nan, -kInf, kInf}), (std::vector<float>{0, 1, 1}));
   for (Ew code : {Ew::kExp, Ew::kLog, Ew::kTanh, Ew::kErf, Ew::kSigmoid, Ew::kRelu, Ew::kSoftplus,
-                  Ew::kExpm1, Ew::kLog1p, Ew::kGelu, Ew::kGeluTanh})
+                  Ew::kExpm1, Ew::kLog1p, Ew::kGelu, Ew::kGeluTanh, Ew::kSin, Ew::kCos})
     EXPECT_TRUE(std::isnan(run_code(code, {nan})[0])) << ew_name(code);
   for (Ew code : {Ew::kMin, Ew::kMax}) {
     EXPECT_TRUE(std::isnan(run_code(code, {nan}, {1})[0])) << ew_name(code);
