@@ -59,32 +59,29 @@ double median(std::vector<double> v) {
 
 int run_bench(Context& c) {
   if (!c.config.has("data")) explain_missing_data(c, "bench");
-  ModelData d = open_data(c, c.config.text("data"), Labels::kNeeded);
-  const int64_t batch = std::min(batch_size(c, d.notes), d.samples);
+  DataRun r(c, c.config.text("data"), Mode::kTrain);
+  const int64_t batch = r.batch();
   const int64_t steps = c.config.has("steps") ? c.config.integer("steps") : 50;
   const int64_t warmup = std::min<int64_t>(10, steps / 5);
-  ParamStore store;
-  Arena arena;
-  Runner r = make_runner(c, make_spec(c, &d, Mode::kTrain, batch), store, arena);
-  arena.allocate();
-  start(r, arena);
-  const data::Sampler sampler({.samples = d.samples,
+  const data::Sampler sampler({.samples = r.data().samples(),
                                .batch_size = batch,
                                .shuffle = false,
                                .last = data::LastBatch::kWrap});
-  data::Loader loader(d.set, d.arrays, sampler);
-  const int loss = r.plan.output("loss");
+  data::Loader loader(r.data(), r.program().arrays(), sampler);
+  Executor& executor = r.program().executor();
+  const Plan& plan = r.program().plan();
+  const int loss = plan.output("loss");
   std::vector<double> ms;
   double loss_first = 0, loss_last = 0, first_step = 0;
   int64_t faults = 0;
   for (int64_t i = 0; i < steps; ++i) {
     if (i == warmup) {
       faults = minor_faults();
-      r.executor->set_profile(c.config.on("profile"));
+      executor.set_profile(c.config.on("profile"));
     }
     const double begin = seconds();
-    r.executor->run(input_pointers(r.plan, *loader.next()));
-    loss_last = r.executor->output(loss).as_double(0);
+    r.run_one(*loader.next());
+    loss_last = executor.output(loss).as_double(0);
     ms.push_back((seconds() - begin) * 1e3);
     if (i == 0) loss_first = loss_last, first_step = since_start();
   }
@@ -100,8 +97,8 @@ int run_bench(Context& c) {
     j["first_step_s"] = first_step;
     j["loss_first"] = loss_first;
     j["loss"] = loss_last;
-    j["planned_bytes"] = r.plan.peak_bytes();
-    j["flops_per_step"] = r.plan.flops;
+    j["planned_bytes"] = plan.peak_bytes();
+    j["flops_per_step"] = plan.flops;
     j["minor_faults_per_step"] = faults_per_step;
     const std::string& path = c.config.text("json");
     if (path == "-") {
@@ -116,13 +113,13 @@ int run_bench(Context& c) {
   std::printf("%.3f ms per step (median of %lld; %.3f to %.3f), %.1f samples/s, %.1f GFLOP/s\n",
               mid, static_cast<long long>(counted), *std::min_element(ms.begin(), ms.end()),
               *std::max_element(ms.begin(), ms.end()), static_cast<double>(batch) / mid * 1e3,
-              r.plan.flops / mid / 1e6);
+              plan.flops / mid / 1e6);
   std::printf("first step done after %.2f s; loss %.6g at step 1, %.6g at step %lld\n", first_step,
               loss_first, loss_last, static_cast<long long>(steps));
   std::printf("peak resident memory %s, planned %s; %.1f minor page faults per step\n",
               bytes_text(static_cast<size_t>(peak_rss_bytes())).c_str(),
-              bytes_text(r.plan.peak_bytes()).c_str(), faults_per_step);
-  if (c.config.on("profile")) std::printf("\n%s", profile_text(*r.executor).c_str());
+              bytes_text(plan.peak_bytes()).c_str(), faults_per_step);
+  if (c.config.on("profile")) std::printf("\n%s", profile_text(executor).c_str());
   return 0;
 }
 

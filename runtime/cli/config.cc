@@ -124,27 +124,37 @@ std::vector<std::string> Config::list(const std::string& key) const {
   return out;
 }
 
+std::string Config::assignment(const std::string& key) const {
+  const FlagType type = find_flag(key)->type;
+  const std::string& value = text(key);
+  if (type == FlagType::kInt || type == FlagType::kNumber || type == FlagType::kSwitch)
+    return key + " = " + value;
+  std::string quoted = key + " = \"";
+  for (char c : value)
+    quoted += (c == '"' || c == '\\') ? std::string("\\") + c : std::string(1, c);
+  return quoted + '"';
+}
+
 std::string Config::print() const {
   std::string out;
   for (const Flag& f : flag_table()) {
     if (!f.in_recipe) continue;
-    const Setting& s = at(f.name);
-    if (s.value.empty()) {
+    if (!has(f.name)) {
       out += cat("# ", f.name, " is not set\n");
       continue;
     }
-    const bool bare =
-        f.type == FlagType::kInt || f.type == FlagType::kNumber || f.type == FlagType::kSwitch;
-    std::string value = bare ? s.value : "\"";
-    if (!bare) {
-      for (char c : s.value)
-        value += (c == '"' || c == '\\') ? std::string("\\") + c : std::string(1, c);
-      value += '"';
-    }
-    const std::string line = cat(f.name, " = ", value);
-    out +=
-        line + std::string(line.size() < 40 ? 40 - line.size() : 1, ' ') + "# " + s.origin + "\n";
+    const std::string line = assignment(f.name);
+    out += line + std::string(line.size() < 40 ? 40 - line.size() : 1, ' ') + "# " +
+           origin(f.name) + "\n";
   }
+  return out;
+}
+
+std::string Config::print_portable() const {
+  std::string out;
+  for (const Flag& f : flag_table())
+    if (f.in_recipe && f.type != FlagType::kPath && has(f.name) && !is_default(f.name))
+      out += assignment(f.name) + "\n";
   return out;
 }
 

@@ -33,8 +33,11 @@ class Config {
 
   // All recipe settings as TOML with the origin of each in a comment.
   std::string print() const;
+  // Only what differs from the defaults and names no file of this machine: what a model may carry.
+  std::string print_portable() const;
 
  private:
+  std::string assignment(const std::string& key) const;  // key = value, as TOML
   struct Setting {
     std::string value, origin;
   };

@@ -14,31 +14,26 @@ namespace ortrain::cli {
 int run_grads(Context& c) {
   if (!c.config.has("data")) explain_missing_data(c, "grads");
   if (!c.config.has("out")) fail(ErrorCode::kUsage, "grads writes a file: add --out grads.npz");
-  ModelData d = open_data(c, c.config.text("data"), Labels::kNeeded);
-  const int64_t batch = std::min(batch_size(c, d.notes), d.samples);
-  ParamStore store;
-  Arena arena;
-  Runner r = make_runner(c, make_spec(c, &d, Mode::kGrads, batch), store, arena);
-  arena.allocate();
-  start(r, arena);
-  const data::Sampler sampler({.samples = d.samples,
-                               .batch_size = batch,
+  DataRun r(c, c.config.text("data"), Mode::kGrads);
+  const data::Sampler sampler({.samples = r.data().samples(),
+                               .batch_size = r.batch(),
                                .shuffle = c.config.text("shuffle") != "none",
                                .seed = static_cast<uint64_t>(c.config.integer("seed"))});
-  data::Loader loader(d.set, d.arrays, sampler, {.threaded = false});
-  r.executor->run(input_pointers(r.plan, *loader.next()));
+  data::Loader loader(r.data(), r.program().arrays(), sampler, {.threaded = false});
+  r.run_one(*loader.next());
+  const std::vector<PlanTensor>& outputs = r.program().plan().outputs;
   std::vector<HostTensor> kept;
   std::vector<std::string> names;
-  for (size_t i = 0; i < r.plan.outputs.size(); ++i) {
-    const std::string& name = r.plan.outputs[i].name;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string& name = outputs[i].name;
     names.push_back(name.starts_with("grad/") ? name.substr(5) : name);
-    kept.push_back(r.executor->output(static_cast<int>(i)));
+    kept.push_back(r.program().executor().output(static_cast<int>(i)));
   }
   std::vector<data::NpzEntry> entries;
   for (size_t i = 0; i < kept.size(); ++i) entries.push_back({names[i], kept[i]});
   data::write_npz(c.config.text("out"), entries);
   std::printf("loss %.9g, %zu gradients of %lld samples: %s\n", kept[0].as_double(0),
-              kept.size() - 1, static_cast<long long>(batch), c.config.text("out").c_str());
+              kept.size() - 1, static_cast<long long>(r.batch()), c.config.text("out").c_str());
   return 0;
 }
 

@@ -34,8 +34,8 @@ void print_params(const Graph& g) {
               count_text(count).c_str());
 }
 
-void print_notes(const CompileResult& r) {
-  for (const PassNote& n : r.notes)
+void print_notes(const std::vector<PassNote>& notes) {
+  for (const PassNote& n : notes)
     std::printf("  %-16s %8.2f ms  %s\n%29s%s\n", n.pass.c_str(), n.ms,
                 n.did.empty() ? "nothing to do" : n.did.c_str(), "", n.why.c_str());
 }
@@ -51,11 +51,9 @@ int run_inspect(Context& c) {
 
   const std::string& paths =
       c.config.has("data") ? c.config.text("data") : c.config.text("eval-data");
-  std::unique_ptr<ModelData> data;
-  if (!paths.empty()) data = std::make_unique<ModelData>(open_data(c, paths, Labels::kIfThere));
-  if (!data) {
+  if (paths.empty()) {
     print_interface(source);
-    StepSpec spec = make_spec(c, nullptr, Mode::kPredict, 0);
+    StepSpec spec = make_spec(c, Mode::kPredict);
     CompileOptions options = compile_options(c);
     options.until = "infer";
     const CompileResult typed = compile(source, spec, options);
@@ -66,32 +64,33 @@ int run_inspect(Context& c) {
         "\nParameters, memory and passes depend on the loss: give --data (and --label, --loss).\n");
     return 0;
   }
-  std::vector<std::string> said = data->notes;
-  const int64_t batch = std::min(batch_size(c, said), data->samples);
-  const StepSpec spec = make_spec(c, data.get(), Mode::kTrain, batch);
+  std::vector<std::string> said;
+  const data::Dataset set = data::Dataset::open(paths);
+  const int64_t batch = batch_size(c, set.samples(), said);
+  const StepSpec spec = spec_for_data(source, set, make_spec(c, Mode::kTrain), batch);
   CompileOptions options = compile_options(c);
   options.until = "check_trainable";
   const CompileResult checked = compile(source, spec, options);
   print_interface(source);
-  std::printf("data    %s\n\n", data->set.summary().c_str());
+  std::printf("data    %s\n\n", set.summary().c_str());
   print_params(checked.graph);
 
   ParamStore store;
   Arena arena;
-  Runner r = make_runner(c, spec, store, arena);
-  for (const std::string& m : r.compiled.messages) said.push_back(m);
+  const Program p(source, spec, store, arena, select_options(c), compile_options(c));
+  for (const std::string& m : p.messages()) said.push_back(m);
   std::printf("\n");
   for (const std::string& m : said) std::printf("note: %s\n", m.c_str());
   std::printf("one step of %lld samples: %zu steps, %.3f GFLOP\nmemory: %s\n",
-              static_cast<long long>(batch), r.plan.steps.size(), r.plan.flops / 1e9,
-              memory_text(r.plan).c_str());
+              static_cast<long long>(batch), p.plan().steps.size(), p.plan().flops / 1e9,
+              memory_text(p.plan()).c_str());
   if (c.config.on("passes")) {
     std::printf("\npasses, in order:\n");
-    print_notes(r.compiled);
+    print_notes(p.notes());
   }
   if (c.config.on("kernels")) {
     std::printf("\nkernels:\n");
-    for (const std::string& k : r.plan.kernels) std::printf("  %s\n", k.c_str());
+    for (const std::string& k : p.plan().kernels) std::printf("  %s\n", k.c_str());
   }
   return 0;
 }

@@ -23,13 +23,18 @@ struct Command {
   bool needs_model;
 };
 constexpr Command kCommands[] = {
+    {"train", "ortrain [train] MODEL", "train the model; also what a bare MODEL does", run_train,
+     true},
     {"inspect", "ortrain inspect MODEL", "inputs, parameters and why, problems, memory, passes",
      run_inspect, true},
+    {"eval", "ortrain eval MODEL", "loss and metrics on --eval-data (or --data)", run_eval, true},
     {"predict", "ortrain predict MODEL", "outputs for --data to --out FILE.npz", run_predict, true},
     {"grads", "ortrain grads MODEL", "loss and gradients of the first step to --out FILE.npz",
      run_grads, true},
     {"bench", "ortrain bench MODEL", "ms per step, samples/s, memory; --json FILE or -", run_bench,
      true},
+    {"export", "ortrain export MODEL", "newest checkpoint to ONNX or safetensors: --run, --out",
+     run_export, true},
     {"ops", "ortrain ops", "the support matrix; --markdown, --json -", run_ops, false},
 };
 

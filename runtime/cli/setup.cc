@@ -6,65 +6,12 @@
 #include <filesystem>
 
 #include "graph/error.h"
-#include "runtime/evaluate.h"
 #include "runtime/threads.h"
 
 namespace ortrain::cli {
 namespace fs = std::filesystem;
 
-namespace {
-// Dims of a model input as ArraySpec wants them: -1 where the extent is open.
-Dims wanted_dims(const Shape& shape) {
-  Dims out;
-  for (const Dim& d : shape) out.push_back(d.is_const() ? d.value() : -1);
-  return out;
-}
-
-std::string find_label(const Context& c, const data::Dataset& set) {
-  if (c.config.has("label")) return c.config.text("label");
-  const Graph& g = c.file->graph();
-  for (const char* name : {"labels", "label", "target", "targets", "y"}) {
-    const ValueId v = g.find(name);
-    const bool is_input = v != kNone && g.value(v).source == Source::kInput;
-    if (set.has(name) && !is_input) return name;
-  }
-  return {};
-}
-}  // namespace
-
-ModelData open_data(const Context& c, const std::string& paths, Labels labels) {
-  ModelData d{data::Dataset::open(paths), {}, {}, 0, {}};
-  const Graph& g = c.file->graph();
-  for (ValueId v : g.inputs()) {
-    const Value& x = g.value(v);
-    if (x.shape.rank() == 0)
-      fail(ErrorCode::kUnsupported, "input '", x.name, "' is a scalar; inputs need a batch axis");
-    d.arrays.push_back({x.name, x.dtype, wanted_dims(x.shape)});
-  }
-  if (labels != Labels::kNone) {
-    d.label = find_label(c, d.set);
-    const bool graph_loss = c.config.text("loss") == "graph";
-    if (d.label.empty() && labels == Labels::kNeeded && !graph_loss &&
-        c.config.text("loss") != "auto")
-      fail(ErrorCode::kData, "no labels in ", d.set.where(), " (", d.set.summary(),
-           "); name the array with --label");
-    if (!d.label.empty()) {
-      const data::StoredArray& a = d.set.stored(d.label);
-      const ValueId v = g.find(d.label);
-      if (v == kNone || g.value(v).source != Source::kInput) {
-        Dims dims = a.dims;
-        if (!dims.empty()) dims[0] = -1;
-        d.arrays.push_back({d.label, a.dtype == DType::kF64 ? DType::kF32 : a.dtype, dims});
-      }
-    }
-  }
-  const data::Fit fit = d.set.check_fits(d.arrays);
-  d.samples = fit.samples;
-  d.notes = fit.notes;
-  return d;
-}
-
-int64_t batch_size(const Context& c, std::vector<std::string>& notes) {
+int64_t batch_size(const Context& c, int64_t samples, std::vector<std::string>& notes) {
   const int64_t asked = c.config.integer("batch-size");
   int64_t fixed = 0;
   const Graph& g = c.file->graph();
@@ -72,7 +19,11 @@ int64_t batch_size(const Context& c, std::vector<std::string>& notes) {
     const Shape& s = g.value(v).shape;
     if (s.rank() > 0 && s[0].is_const()) fixed = s[0].value();
   }
-  if (fixed == 0 || fixed == asked) return asked;
+  if (fixed == 0) return std::min(asked, samples);
+  if (fixed > samples)
+    fail(ErrorCode::kData, "the model's inputs have the batch size ", fixed,
+         " built in, the data has ", samples, " samples");
+  if (fixed == asked) return asked;
   if (!c.config.is_default("batch-size"))
     fail(ErrorCode::kShape, "--batch-size ", asked, ", but the model's inputs have the batch size ",
          fixed, " built in; export it with a dynamic batch axis or use --batch-size ", fixed);
@@ -80,25 +31,11 @@ int64_t batch_size(const Context& c, std::vector<std::string>& notes) {
   return fixed;
 }
 
-StepSpec make_spec(const Context& c, const ModelData* data, Mode mode, int64_t batch) {
+StepSpec make_spec(const Context& c, Mode mode) {
   const Config& k = c.config;
   StepSpec s;
   s.mode = mode;
-  if (data) {
-    for (const data::ArraySpec& a : data->arrays) {
-      Dims dims = data->set.stored(a.name).dims;
-      dims[0] = batch;
-      const bool is_label = a.name == data->label;
-      if (is_label) {
-        s.loss.label = a.name;
-        s.loss.label_dtype = a.dtype;
-        s.loss.label_dims = dims;
-      }
-      const ValueId v = c.file->graph().find(a.name);
-      if (v != kNone && c.file->graph().value(v).source == Source::kInput)
-        s.input_dims[a.name] = dims;
-    }
-  }
+  s.loss.label = k.text("label");
   s.loss.kind = k.text("loss");
   s.loss.output = k.text("output");
   s.loss.ignore_index = k.integer("ignore-index");
@@ -151,7 +88,6 @@ StepSpec make_spec(const Context& c, const ModelData* data, Mode mode, int64_t b
 
 CompileOptions compile_options(const Context& c) {
   CompileOptions o;
-  o.evaluate = make_evaluator();
   if (const std::string& dump = c.config.text("dump-after"); !dump.empty()) {
     const auto& all = passes();
     if (dump != "all" &&
@@ -171,27 +107,31 @@ SelectOptions select_options(const Context& c) {
           .threads = set_threads(static_cast<int>(c.config.integer("threads")))};
 }
 
-Runner make_runner(const Context& c, const StepSpec& spec, ParamStore& store, Arena& arena) {
-  Runner r{compile(c.file->graph(), spec, compile_options(c)), {}, nullptr};
-  r.plan = make_plan(r.compiled.graph, store, select_options(c));
-  arena.reserve(r.plan.arena_bytes);
-  return r;
-}
-
-void start(Runner& r, const Arena& arena) {
-  r.executor = std::make_unique<Executor>(r.plan, arena);
-}
-
-std::span<const void* const> input_pointers(const Plan& plan, const data::Batch& batch) {
-  static std::vector<const void*> pointers;
-  pointers.clear();
-  for (const PlanTensor& t : plan.inputs) {
-    const auto it = std::find_if(batch.arrays.begin(), batch.arrays.end(),
-                                 [&](const data::BatchArray& a) { return a.name == t.name; });
-    ORTRAIN_CHECK(it != batch.arrays.end(), "no data for input " + t.name);
-    pointers.push_back(it->data);
+DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
+    : set_(data::Dataset::open(paths)), batch_(batch_size(c, set_.samples(), notes_)) {
+  const int64_t total = set_.samples();
+  for (int64_t size : {batch_, total % batch_}) {
+    if (size == 0 || programs_.contains(size)) continue;
+    const StepSpec spec = spec_for_data(c.file->graph(), set_, make_spec(c, mode), size);
+    if (size == batch_) spec_ = spec;
+    programs_[size] = std::make_unique<Program>(c.file->graph(), spec, store_, arena_,
+                                                select_options(c), compile_options(c));
   }
-  return pointers;
+  const data::Fit fit = set_.check_fits(program().arrays());
+  for (const auto* list : {&fit.notes, &program().messages()})
+    notes_.insert(notes_.end(), list->begin(), list->end());
+  arena_.allocate();
+  for (auto& [size, p] : programs_) p->start(arena_);
+}
+
+data::Sampler DataRun::sampler() const {
+  return data::Sampler({.samples = set_.samples(), .batch_size = batch_, .shuffle = false});
+}
+
+void DataRun::run_one(const data::Batch& b) {
+  std::vector<const void*> arrays;
+  for (const data::BatchArray& a : b.arrays) arrays.push_back(a.data);
+  programs_.at(b.count)->run(arrays);
 }
 
 void explain_missing_data(const Context& c, const std::string& command) {

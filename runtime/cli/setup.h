@@ -1,9 +1,9 @@
-// From settings to what the core wants: data sets checked against the model, the step's spec, and
-// compiled graphs bound to memory. Shared by all commands.
+// From settings to what the core wants: the step's spec, options, programs on a data set, folders.
+// Shared by all commands.
 #pragma once
 
+#include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -11,46 +11,51 @@
 #include "runtime/cli/commands.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
-#include "runtime/executor.h"
-#include "runtime/param_store.h"
-#include "runtime/plan.h"
+#include "runtime/program.h"
 
 namespace ortrain::cli {
 
-// A data set that fits the model.
-struct ModelData {
-  data::Dataset set;
-  std::string label;                    // "" when there is none
-  std::vector<data::ArraySpec> arrays;  // the model's inputs, then the label
-  int64_t samples = 0;
-  std::vector<std::string> notes;  // said once to the user
-};
+// --batch-size, or the batch that the model's inputs have built in (then a note says so), at most
+// `samples`.
+int64_t batch_size(const Context& c, int64_t samples, std::vector<std::string>& notes);
 
-enum class Labels : uint8_t { kNone, kIfThere, kNeeded };
-
-// Opens `paths` and checks it against the model's inputs; everything that does not fit is one
-// Error(kData). `batch` is the batch size the shapes are checked with.
-ModelData open_data(const Context& c, const std::string& paths, Labels labels);
-
-// --batch-size, or the batch that the model's inputs have built in.
-int64_t batch_size(const Context& c, std::vector<std::string>& notes);
-
-// The spec of one step over `batch` samples; without data the shapes stay symbolic.
-StepSpec make_spec(const Context& c, const ModelData* data, Mode mode, int64_t batch);
-
-// One compiled graph, planned and ready to run. Store and arena may be shared between several.
-struct Runner {
-  CompileResult compiled;
-  Plan plan;
-  std::unique_ptr<Executor> executor;
-};
+// What the settings say about a step; shapes and labels come from the data (spec_for_data).
+StepSpec make_spec(const Context& c, Mode mode);
 CompileOptions compile_options(const Context& c);
 SelectOptions select_options(const Context& c);
-// Compiles and plans; `allocate` also reserves the arena and makes the executor.
-Runner make_runner(const Context& c, const StepSpec& spec, ParamStore& store, Arena& arena);
-void start(Runner& r, const Arena& arena);
-// The batch's arrays in the order of the plan's inputs; valid until the next call.
-std::span<const void* const> input_pointers(const Plan& plan, const data::Batch& batch);
+
+// Programs of one mode over a data set in file order: full batches and the short last one.
+class DataRun {
+ public:
+  // `paths` as of --data; throws one Error(kData) listing everything that does not fit.
+  DataRun(const Context& c, const std::string& paths, Mode mode);
+  const data::Dataset& data() const { return set_; }
+  int64_t batch() const { return batch_; }
+  const StepSpec& spec() const { return spec_; }  // of a full batch
+  Program& program() { return *programs_.at(batch_); }
+  const std::vector<std::string>& notes() const { return notes_; }
+  // Runs every batch once; `each` sees the program after its run.
+  template <class Each>
+  void run(Each&& each) {
+    data::Loader loader(set_, program().arrays(), sampler(),
+                        {.end_step = sampler().steps_per_epoch()});
+    while (const data::Batch* b = loader.next()) {
+      run_one(*b);
+      each(*b, *programs_.at(b->count));
+    }
+  }
+  void run_one(const data::Batch& b);
+  data::Sampler sampler() const;
+
+ private:
+  data::Dataset set_;
+  int64_t batch_;
+  StepSpec spec_;
+  std::vector<std::string> notes_;
+  ParamStore store_;
+  Arena arena_;
+  std::map<int64_t, std::unique_ptr<Program>> programs_;
+};
 
 // Where `command` needs data and there is none: what is missing and the exact next command.
 [[noreturn]] void explain_missing_data(const Context& c, const std::string& command);
@@ -58,7 +63,7 @@ std::span<const void* const> input_pointers(const Plan& plan, const data::Batch&
 // The folder of the run: --out, else the newest runs/MODEL-N (resume) or the next free one.
 std::string run_folder(const Context& c, bool resume);
 
-// "train: 21 parameters of 53,130 elements" style counts with thousands separators.
+// "53,130"
 std::string count_text(int64_t n);
 
 }  // namespace ortrain::cli

@@ -1,0 +1,48 @@
+// `ortrain export MODEL`: the newest complete checkpoint of a run (--run, or the newest run of the
+// model) as ONNX, or as safetensors when --out ends so.
+#include <cstdio>
+#include <filesystem>
+
+#include "graph/error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/cli/export.h"
+#include "runtime/cli/setup.h"
+#include "runtime/data/safetensors.h"
+
+namespace ortrain::cli {
+
+int run_export(Context& c) {
+  namespace fs = std::filesystem;
+  const std::string run = c.config.has("run") ? c.config.text("run") : run_folder(c, true);
+  const std::string folder = (fs::path(run) / "checkpoints").string();
+  std::vector<std::string> damaged;
+  const auto newest = checkpoint::newest(folder, &damaged);
+  for (const std::string& d : damaged) std::printf("note: %s\n", d.c_str());
+  if (!newest)
+    fail(ErrorCode::kData, "no complete checkpoint in ", folder, "; name the run with --run");
+  const checkpoint::RunState state = checkpoint::read_run(*newest);
+  if (state.graph_hash != checkpoint::graph_hash(c.file->graph()))
+    fail(ErrorCode::kData, *newest, " belongs to another model than ", c.model_path);
+  const std::map<std::string, HostTensor> values = checkpoint::read_params(*newest);
+  const std::string out =
+      c.config.has("out") ? c.config.text("out") : (fs::path(run) / "model.onnx").string();
+  const std::map<std::string, std::string> metadata{{"ortrain.step", std::to_string(state.step)}};
+  if (out.ends_with(".safetensors")) {
+    std::vector<data::SafetensorsEntry> entries;
+    for (const auto& [name, t] : values) entries.push_back({name, t.dtype(), t.dims(), t.raw()});
+    data::write_safetensors(out, entries, metadata);
+  } else {
+    c.file->export_model(
+        out,
+        [&](const std::string& name) {
+          const auto it = values.find(name);
+          return it == values.end() ? nullptr : &it->second;
+        },
+        metadata);
+  }
+  std::printf("%s after step %lld: %s\n", newest->c_str(), static_cast<long long>(state.step),
+              out.c_str());
+  return 0;
+}
+
+}  // namespace ortrain::cli

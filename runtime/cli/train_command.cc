@@ -1,0 +1,224 @@
+// `ortrain MODEL`: trains, shows progress, saves checkpoints and writes the trained model.
+//
+// A run folder holds run.jsonl (one object per step), recipe.toml (the settings), checkpoints/ and,
+// at the end, model.onnx. The first SIGINT or SIGTERM finishes the step, saves and exits with 128 +
+// signal; the second one kills. Nothing of a folder that already holds a run is touched without
+// --resume.
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "graph/error.h"
+#include "runtime/cli/export.h"
+#include "runtime/cli/progress.h"
+#include "runtime/cli/setup.h"
+#include "runtime/data/atomic_file.h"
+#include "runtime/trainer.h"
+
+namespace ortrain::cli {
+namespace fs = std::filesystem;
+namespace {
+
+volatile std::sig_atomic_t g_signal = 0;
+extern "C" void on_signal(int signal) {
+  g_signal = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+std::string short_number(double v) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.4g", v);
+  return buffer;
+}
+
+class CliObserver : public Observer {
+ public:
+  CliObserver(Progress& progress, RunLog& log, int64_t epochs)
+      : progress_(progress), log_(log), epochs_(epochs) {}
+  void on_step(const StepInfo& s) override {
+    StepLine line{.step = s.step,
+                  .steps = s.steps,
+                  .epoch = s.epoch + 1,
+                  .epochs = epochs_,
+                  .loss = s.loss,
+                  .lr = s.lr,
+                  .grad_norm = s.grad_norm,
+                  .samples_per_s = 0,
+                  .ms = s.ms,
+                  .wait_ms = s.wait_ms,
+                  .skipped = s.skipped,
+                  .this_skipped = s.this_skipped};
+    waited_ += s.wait_ms;
+    total_ += s.ms;
+    samples_ += s.samples;
+    line.samples_per_s = static_cast<double>(s.samples) / std::max(s.ms, 1e-6) * 1e3;
+    log_.step(line);
+    line.samples_per_s = static_cast<double>(samples_) / std::max(total_, 1e-6) * 1e3;
+    if (s.this_skipped)
+      progress_.line(cat("step ", s.step, ": the loss is not finite; step skipped"));
+    progress_.step(line);
+    last_loss_ = s.loss;
+  }
+  void on_eval(const EvalResult& e) override {
+    nlohmann::ordered_json j;
+    std::string text = cat("step ", e.step, "  evaluation");
+    if (e.has_loss) {
+      j["loss"] = e.loss;
+      text += "  loss " + short_number(e.loss);
+    }
+    for (const Metric& m : e.metrics) {
+      j[m.name] = m.value;
+      text += "  " + m.name + " " + short_number(m.value);
+      auto [it, fresh] = best_.try_emplace(m.name, m.value, e.step);
+      if (!fresh && (m.higher_is_better ? m.value > it->second.first : m.value < it->second.first))
+        it->second = {m.value, e.step};
+    }
+    log_.eval(e.step, j.dump());
+    progress_.line(text);
+  }
+  void on_checkpoint(const std::string&) override { log_.flush(); }
+  bool should_stop() override { return g_signal != 0; }
+  double waited_share() const { return total_ > 0 ? waited_ / total_ : 0; }
+  double samples_per_s() const {
+    return static_cast<double>(samples_) / std::max(total_, 1e-6) * 1e3;
+  }
+  double last_loss() const { return last_loss_; }
+  std::string best_text() const {
+    std::string out;
+    for (const auto& [name, at] : best_)
+      out += cat(out.empty() ? "" : ", ", name, " ", short_number(at.first), " (step ", at.second,
+                 ")");
+    return out;
+  }
+
+ private:
+  Progress& progress_;
+  RunLog& log_;
+  int64_t epochs_, samples_ = 0;
+  double waited_ = 0, total_ = 0, last_loss_ = 0;
+  std::map<std::string, std::pair<double, int64_t>> best_;
+};
+
+void prepare_folder(const std::string& out, bool resume) {
+  std::error_code error;
+  fs::create_directories(fs::path(out) / "checkpoints", error);
+  if (error) fail(ErrorCode::kIo, "cannot create the run folder ", out, ": ", error.message());
+  if (!resume && !fs::is_empty(fs::path(out) / "checkpoints", error))
+    fail(ErrorCode::kUsage, out,
+         " already holds a run; continue it with --resume or choose another --out");
+}
+
+void announce(const Context& c, Trainer& t, const data::Dataset& data, int64_t batch,
+              const std::string& out) {
+  int64_t count = 0, tensors = 0;
+  for (const StoreEntry& e : t.store().entries())
+    if (e.trainable) count += element_count(e.dims), ++tensors;
+  std::printf("%s: %s parameters in %s tensors\n", c.model_path.c_str(), count_text(count).c_str(),
+              count_text(tensors).c_str());
+  std::printf("%s samples, batch %lld, %lld steps per epoch, %lld steps; %s, lr %s, %s\n",
+              count_text(data.samples()).c_str(), static_cast<long long>(batch),
+              static_cast<long long>(t.steps_per_epoch()), static_cast<long long>(t.total_steps()),
+              c.config.text("optimizer").c_str(), c.config.text("lr").c_str(),
+              c.config.text("precision").c_str());
+  std::printf("memory: %s\n", t.memory_text().c_str());
+  for (const std::string& p : c.file->problems()) std::printf("note: %s\n", p.c_str());
+  for (const std::string& m : t.messages()) std::printf("note: %s\n", m.c_str());
+  std::printf("run folder: %s\n", out.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_train(Context& c) {
+  if (c.config.on("print-config")) return std::printf("%s", c.config.print().c_str()), 0;
+  if (!c.config.has("data")) explain_missing_data(c, "");
+  const bool resume = c.config.on("resume");
+  std::vector<std::string> notes;
+  const data::Dataset train = data::Dataset::open(c.config.text("data"));
+  std::optional<data::Dataset> eval;
+  if (c.config.has("eval-data")) eval = data::Dataset::open(c.config.text("eval-data"));
+  const std::string out = run_folder(c, resume);
+  const int64_t batch = batch_size(c, train.samples(), notes);
+  TrainOptions o;
+  o.batch_size = batch;
+  o.steps = c.config.has("steps") ? c.config.integer("steps") : 0;
+  o.epochs = c.config.has("epochs") ? c.config.integer("epochs") : 1;
+  o.shuffle = c.config.text("shuffle") != "none";
+  const std::string& last = c.config.text("last-batch");
+  o.last_batch = last == "drop"   ? data::LastBatch::kDrop
+                 : last == "wrap" ? data::LastBatch::kWrap
+                                  : data::LastBatch::kKeep;
+  o.eval_every = c.config.integer("eval-every");
+  o.skip_bad_steps = c.config.text("on-nan") == "skip";
+  o.checkpoint_folder = (fs::path(out) / "checkpoints").string();
+  o.checkpoint_every = c.config.integer("checkpoint-every");
+  o.keep = static_cast<int>(c.config.integer("keep"));
+  o.checkpoint_extra = {{"model", fs::absolute(c.model_path).lexically_normal().string()}};
+  o.select = select_options(c);
+  o.compile = compile_options(c);
+  Trainer trainer(c.file->graph(), train, eval ? &*eval : nullptr, make_spec(c, Mode::kTrain), o);
+
+  prepare_folder(out, resume);
+  if (resume) {
+    std::vector<std::string> damaged;
+    const auto newest = checkpoint::newest(o.checkpoint_folder, &damaged);
+    for (const std::string& d : damaged) std::printf("note: %s\n", d.c_str());
+    if (newest)
+      trainer.resume(*newest);
+    else
+      std::printf("note: no complete checkpoint in %s; starting from the beginning\n",
+                  o.checkpoint_folder.c_str());
+  }
+  const bool quiet = c.config.on("quiet");
+  if (!quiet) announce(c, trainer, train, batch, out);
+  if (!quiet)
+    for (const std::string& n : notes) std::printf("note: %s\n", n.c_str());
+  if (resume && !quiet)
+    std::printf("resumed after step %lld\n", static_cast<long long>(trainer.step()));
+  {
+    data::AtomicFile recipe((fs::path(out) / "recipe.toml").string());
+    recipe.write(c.config.print());
+    recipe.commit();
+  }
+  Progress progress(quiet, trainer.memory_bytes());
+  RunLog log(c.config.has("log") ? c.config.text("log") : (fs::path(out) / "run.jsonl").string(),
+             resume, trainer.step());
+  CliObserver observer(progress, log, o.steps > 0 ? 0 : o.epochs);
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  const auto started = std::chrono::steady_clock::now();
+  const TrainResult result = trainer.run(observer);
+  progress.finish();
+  log.flush();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+
+  if (result.stopped) {
+    std::printf(
+        "stopped by signal %d after step %lld; checkpoint %s\ncontinue with: ortrain %s --resume "
+        "--out %s\n",
+        static_cast<int>(g_signal), static_cast<long long>(result.step), result.checkpoint.c_str(),
+        c.model_path.c_str(), out.c_str());
+    return 128 + static_cast<int>(g_signal);
+  }
+  const std::string model = (fs::path(out) / "model.onnx").string();
+  export_trained(c, trainer.store(), train, model,
+                 {{"ortrain.step", std::to_string(result.step)},
+                  {"ortrain.recipe", c.config.print_portable()}});
+  std::printf("done: %lld steps in %s, %.0f samples/s, last loss %s\n",
+              static_cast<long long>(result.step), duration_text(seconds).c_str(),
+              observer.samples_per_s(), short_number(observer.last_loss()).c_str());
+  if (const std::string best = observer.best_text(); !best.empty())
+    std::printf("best: %s\n", best.c_str());
+  if (result.skipped > 0)
+    std::printf("%lld steps were skipped because their loss was not finite\n",
+                static_cast<long long>(result.skipped));
+  if (observer.waited_share() > 0.1)
+    std::printf("input-bound: %.0f %% of the time went into waiting for data\n",
+                observer.waited_share() * 100);
+  std::printf("model: %s\n", model.c_str());
+  return 0;
+}
+
+}  // namespace ortrain::cli
