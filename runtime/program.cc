@@ -72,7 +72,7 @@ std::string pick_label(const Graph& source, const data::Dataset& data) {
 PlanTensor typed_output(const Graph& source, StepSpec spec) {
   spec.mode = Mode::kPredict;
   const CompileResult r =
-      compile(source, spec, {.evaluate = {}, .after_pass = {}, .until = "infer"});
+      compile(source, spec, {.evaluate = make_evaluator(), .after_pass = {}, .until = "infer"});
   const Graph& g = r.graph;
   for (size_t i = 0; i < g.outputs().size(); ++i) {
     const Value& x = g.value(g.outputs()[i]);

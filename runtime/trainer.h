@@ -109,7 +109,7 @@ class Trainer {
   const data::Dataset &train_, *eval_;
   StepSpec spec_;
   TrainOptions options_;
-  const ParamStore::Copied& copied_;
+  ParamStore::Copied copied_;
   data::Sampler sampler_;
   int64_t total_ = 0;
   Target target_;

@@ -107,6 +107,10 @@ SelectOptions select_options(const Context& c) {
           .threads = set_threads(static_cast<int>(c.config.integer("threads")))};
 }
 
+ParamStore::Copied drop_pages(const Context& c) {
+  return [file = c.file.get()](const HostTensor& t) { file->drop_pages(t); };
+}
+
 DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
     : set_(data::Dataset::open(paths)), batch_(batch_size(c, set_.samples(), notes_)) {
   const int64_t total = set_.samples();
@@ -114,8 +118,9 @@ DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
     if (size == 0 || programs_.contains(size)) continue;
     const StepSpec spec = spec_for_data(c.file->graph(), set_, make_spec(c, mode), size);
     if (size == batch_) spec_ = spec;
-    programs_[size] = std::make_unique<Program>(c.file->graph(), spec, store_, arena_,
-                                                select_options(c), compile_options(c));
+    programs_[size] =
+        std::make_unique<Program>(c.file->graph(), spec, store_, arena_, select_options(c),
+                                  compile_options(c), drop_pages(c));
   }
   const data::Fit fit = set_.check_fits(program().arrays());
   for (const auto* list : {&fit.notes, &program().messages()})

@@ -23,6 +23,8 @@ int64_t batch_size(const Context& c, int64_t samples, std::vector<std::string>& 
 StepSpec make_spec(const Context& c, Mode mode);
 CompileOptions compile_options(const Context& c);
 SelectOptions select_options(const Context& c);
+// Lets the pages of the model file go once a weight has been copied out of them.
+ParamStore::Copied drop_pages(const Context& c);
 
 // Programs of one mode over a data set in file order: full batches and the short last one.
 class DataRun {

@@ -157,7 +157,8 @@ int run_train(Context& c) {
   o.checkpoint_extra = {{"model", fs::absolute(c.model_path).lexically_normal().string()}};
   o.select = select_options(c);
   o.compile = compile_options(c);
-  Trainer trainer(c.file->graph(), train, eval ? &*eval : nullptr, make_spec(c, Mode::kTrain), o);
+  Trainer trainer(c.file->graph(), train, eval ? &*eval : nullptr, make_spec(c, Mode::kTrain), o,
+                  drop_pages(c));
 
   prepare_folder(out, resume);
   if (resume) {
