@@ -40,6 +40,11 @@ ValueId input(const Node& n, size_t i);  // kNone beyond the list
 // results that hold more than that many times the inputs' elements. Returns whether the node died.
 bool try_fold(Graph& g, NodeId n, const Evaluate& evaluate, int64_t max_growth = 0);
 
+// --- simplification
+// -------------------------------------------------------------------------------
+// The rules of pass simplify, to a fixed point; returns how many nodes went. `max_growth` as above.
+int simplify_graph(Graph& g, const Evaluate& evaluate, int64_t max_growth);
+
 // --- decomposition
 // ------------------------------------------------------------------------------------
 // Rebuilds the node from its op's `decompose` (which must exist) and erases it. The new nodes have
@@ -48,6 +53,7 @@ void decompose_node(Graph& g, NodeId n, std::string_view why);
 
 // --- rules of fuse_forward, one file each
 // --------------------------------------------------------------------------------
+int fuse_split(Graph&, PassContext&);       // passes/fuse_split.cc
 int fuse_linear(Graph&, PassContext&);      // passes/fuse_linear.cc
 int fuse_batch_norm(Graph&, PassContext&);  // passes/fuse_batch_norm.cc
 

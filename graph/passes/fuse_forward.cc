@@ -14,6 +14,7 @@ struct NamedRule {
 
 // Declared in rewrite.h, one file each: {"attention", fuse_attention}, ...
 const std::vector<NamedRule> kRules = {
+    {"split", fuse_split},
     {"linear", fuse_linear},
     {"batch_norm", fuse_batch_norm},
 };
@@ -21,6 +22,10 @@ const std::vector<NamedRule> kRules = {
 }  // namespace
 
 void pass_fuse_forward(Graph& g, PassContext& ctx) {
+  // Scalars and buffers have become constants since canonicalize; patterns are told in their
+  // simplest form.
+  if (const int gone = simplify_graph(g, ctx.evaluate, 0); gone > 0)
+    ctx.did = cat(gone, " nodes simplified away");
   for (const NamedRule& rule : kRules) {
     const int places = rule.run(g, ctx);
     if (places == 0) continue;

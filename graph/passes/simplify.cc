@@ -15,14 +15,14 @@
 namespace ortrain {
 namespace {
 
-constexpr int64_t kMaxGrowth = 8;  // folding keeps a spread constant small
+constexpr size_t kMergedBytes = size_t{1} << 16;  // constants up to here are compared
 
 class Simplifier {
  public:
-  Simplifier(Graph& g, PassContext& ctx) : g_(g), ctx_(ctx) {}
+  Simplifier(Graph& g, const Evaluate& evaluate, int64_t max_growth)
+      : g_(g), evaluate_(evaluate), max_growth_(max_growth) {}
 
   void run() {
-    const int before = live();
     for (int round = 0; round < 8; ++round) {
       changes_ = 0;
       for (NodeId n : g_.topo())
@@ -31,16 +31,9 @@ class Simplifier {
       changes_ += g_.erase_dead();
       if (changes_ == 0) break;
     }
-    ctx_.did = cat(before, " nodes before, ", live(), " after");
   }
 
  private:
-  int live() const {
-    int count = 0;
-    for (NodeId n = 0; n < g_.node_count(); ++n) count += g_.node(n).op != nullptr;
-    return count;
-  }
-
   bool same_type(ValueId a, ValueId b) const {
     const Value &x = g_.value(a), &y = g_.value(b);
     return x.dtype == y.dtype && x.shape == y.shape;
@@ -66,7 +59,7 @@ class Simplifier {
   void visit(NodeId n) {
     const Node& x = g_.node(n);
     if (x.outputs.empty() || x.outputs[0] == kNone) return;
-    if (!is_next(x.outputs[0]) && try_fold(g_, n, ctx_.evaluate, kMaxGrowth)) {
+    if (!is_next(x.outputs[0]) && try_fold(g_, n, evaluate_, max_growth_)) {
       ++changes_;
       return;
     }
@@ -83,6 +76,7 @@ class Simplifier {
     const Node& x = g_.node(n);
     if (same_type(x.inputs[0], x.outputs[0])) return replace(n, x.inputs[0]);
     const Node* inner = producer(g_, x.inputs[0]);
+    if (inner && inner->op->name == "Transpose") return batched_transpose(n, *inner);
     if (!inner || !inner->op->view || inner->outputs.size() != 1) return false;
     const ValueId source = inner->inputs[0];
     if (g_.value(source).dtype != g_.value(x.outputs[0]).dtype) return false;
@@ -91,6 +85,35 @@ class Simplifier {
     Builder b = builder(n);
     const Dims dims = g_.value(x.outputs[0]).shape.values();
     return replace(n, b.reshape(b.wrap(source), dims).id());
+  }
+
+  // [a,b,m,n] viewed as [a*b,m,n], transposed behind axis 0, viewed as [a,b,n,m]: one Transpose.
+  bool batched_transpose(NodeId n, const Node& t) {
+    const Node* merge = producer(g_, t.inputs[0]);
+    if (!merge || !merge->op->view || merge->outputs.size() != 1) return false;
+    const ValueId source = merge->inputs[0], y = g_.node(n).outputs[0];
+    const Shape from = g_.value(source).shape, mid = g_.value(t.inputs[0]).shape,
+                to = g_.value(y).shape;
+    const std::vector<int64_t> inner = perm(t);
+    const int extra = from.rank() - mid.rank();
+    if (extra <= 0 || to.rank() != from.rank() || inner[0] != 0) return false;
+    if (g_.value(source).dtype != g_.value(y).dtype) return false;
+    std::vector<int64_t> outer;
+    Dim batch = 1;
+    for (int i = 0; i <= extra; ++i) {
+      batch = batch * from[i];
+      outer.push_back(i);
+      if (!(to[i] == from[i])) return false;
+    }
+    if (!(batch == mid[0])) return false;
+    for (int i = 1; i < mid.rank(); ++i) {
+      if (!(from[extra + i] == mid[i])) return false;
+      const int64_t axis = inner[static_cast<size_t>(i)];
+      if (!(to[extra + i] == mid[static_cast<int>(axis)])) return false;
+      outer.push_back(extra + axis);
+    }
+    Builder b = builder(n);
+    return replace(n, b.transpose(b.wrap(source), outer).id());
   }
 
   bool transpose(NodeId n) {
@@ -168,6 +191,10 @@ class Simplifier {
     const Node& x = g_.node(n);
     const ValueId y = x.outputs[0], a = x.inputs[0];
     if (same_type(a, y)) return replace(n, a);
+    if (x.inputs.size() > 1) {  // the type of another tensor: known by now
+      Builder b = builder(n);
+      return replace(n, b.cast(b.wrap(a), g_.value(y).dtype).id());
+    }
     const Node* inner = producer(g_, a);
     if (!inner || inner->op->ew != Ew::kCast) return false;
     const ValueId source = inner->inputs[0];
@@ -240,7 +267,8 @@ class Simplifier {
     int merged = 0;
     std::unordered_map<std::string, ValueId> constants;
     for (ValueId v : g_.sources(Source::kConst)) {
-      if (g_.value(v).uses.empty() || g_.tensor(v)->bytes() > 1024 || g_.params.count(v)) continue;
+      if (g_.value(v).uses.empty() || g_.tensor(v)->bytes() > kMergedBytes || g_.params.count(v))
+        continue;
       const auto [it, fresh] = constants.emplace(constant_key(v), v);
       if (!fresh && !is_graph_result(g_, v)) g_.replace_uses(v, it->second), ++merged;
     }
@@ -292,12 +320,29 @@ class Simplifier {
   }
 
   Graph& g_;
-  PassContext& ctx_;
+  const Evaluate& evaluate_;
+  const int64_t max_growth_;
   int changes_ = 0;
 };
 
+int live_nodes(const Graph& g) {
+  int count = 0;
+  for (NodeId n = 0; n < g.node_count(); ++n) count += g.node(n).op != nullptr;
+  return count;
+}
+
 }  // namespace
 
-void pass_simplify(Graph& g, PassContext& ctx) { Simplifier(g, ctx).run(); }
+int simplify_graph(Graph& g, const Evaluate& evaluate, int64_t max_growth) {
+  const int before = live_nodes(g);
+  Simplifier(g, evaluate, max_growth).run();
+  return before - live_nodes(g);
+}
+
+// Constants that spread a small one over more than 8 times the elements stay nodes.
+void pass_simplify(Graph& g, PassContext& ctx) {
+  const int before = live_nodes(g), gone = simplify_graph(g, ctx.evaluate, 8);
+  ctx.did = cat(before, " nodes before, ", before - gone, " after");
+}
 
 }  // namespace ortrain

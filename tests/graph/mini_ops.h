@@ -203,6 +203,22 @@ inline OpTable table() {
          .outputs = {"y"},
          .infer = infer_expand,
          .grad = {grad("x", [](Grad& g) { return g.dy(); }), no_grad("shape")}});
+  t.add({.name = "Slice",
+         .inputs = {"x", "starts", "ends", "axes?", "steps?"},
+         .outputs = {"y"},
+         .infer = [](InferCtx& c) {
+           Shape s = c.shape(0);
+           s[static_cast<int>(const_dims(c, 3)[0])] = const_dims(c, 2)[0] - const_dims(c, 1)[0];
+           c.out(0, c.dtype(0), s);
+         }});
+  t.add({.name = "Split", .inputs = {"x", "split?"}, .outputs = {"ys*"}, .infer = [](InferCtx& c) {
+           const Dims sizes = const_dims(c, 1);
+           for (int i = 0; i < c.output_count(); ++i) {
+             Shape s = c.shape(0);
+             s[static_cast<int>(c.attrs().i("axis", 0))] = sizes[static_cast<size_t>(i)];
+             c.out(i, c.dtype(0), s);
+           }
+         }});
   t.add({.name = "Shape",
          .inputs = {"x"},
          .outputs = {"y"},
@@ -248,6 +264,21 @@ inline OpTable table() {
          .outputs = {"loss"},
          .infer = [](InferCtx& c) { c.out(0, c.dtype(0), Shape()); },
          .grad = {grad("x", [](Grad& g) { return g.dy() * g.x(0); }), no_grad("labels")}});
+  t.add({.name = "ortrain.Linear",
+         .inputs = {"x", "w", "b?"},
+         .outputs = {"y"},
+         .infer =
+             [](InferCtx& c) {
+               Shape s = c.shape(0);
+               s[s.rank() - 1] = c.shape(1)[c.attrs().i("trans_b", 0) ? 0 : 1];
+               c.out(0, c.dtype(0), s);
+             },
+         .decompose =
+             [](Decompose& d) {
+               const Expr w = d.attrs().i("trans_b", 0) ? d.b.swap_last_two(d.x(1)) : d.x(1);
+               const Expr y = d.b.matmul(d.x(0), w);
+               return std::vector<Expr>{d.has_x(2) ? y + d.x(2) : y};
+             }});
   t.add({.name = "ortrain.LearningRate",
          .inputs = {"step"},
          .outputs = {"lr"},
@@ -270,7 +301,7 @@ inline OpTable table() {
       c.out(o, c.dtype(in), c.shape(in));
     }
   };
-  for (const char* name : {"ortrain.AdamW", "ortrain.SGD"})
+  for (const char* name : {"ortrain.AdamW", "ortrain.SGD", "ortrain.SGDMomentum"})
     t.add({.name = name,
            .inputs = {"lr", "step", "apply", "clip_scale?", "xs*"},
            .outputs = {"ys*"},

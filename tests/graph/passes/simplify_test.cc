@@ -81,6 +81,19 @@ TEST(Simplify, TransposesAndViews) {
             "%5:f32[2,3,2] = Reshape(%4, %1) #d\noutput %5 \"y\"\noutput %0 \"z\"\n");
 }
 
+TEST(Simplify, ATransposeUnderMergedBatchAxesIsOneTranspose) {
+  EXPECT_EQ(simplified("input %0:f32[2,5,3,4] \"x\"\nconst %1:i64[3] = {10, 3, 4}\n"
+                       "const %2:i64[4] = {2, 5, 4, 3}\n%3 = Reshape(%0, %1) #a\n"
+                       "%4 = Transpose(%3) {perm=[0, 2, 1]} #t\n%5 = Reshape(%4, %2) #b\n"
+                       "output %5 \"y\"\n"),
+            "%1:f32[2,5,4,3] = Transpose(%0) {perm=[0, 1, 3, 2]} #b|simplify\noutput %1 \"y\"\n");
+  EXPECT_THAT(simplified("input %0:f32[2,5,3,4] \"x\"\nconst %1:i64[3] = {10, 3, 4}\n"
+                         "const %2:i64[4] = {5, 2, 4, 3}\n%3 = Reshape(%0, %1) #a\n"
+                         "%4 = Transpose(%3) {perm=[0, 2, 1]} #t\n%5 = Reshape(%4, %2) #b\n"
+                         "output %5 \"y\"\n"),
+              testing::HasSubstr("Reshape"));
+}
+
 TEST(Simplify, BroadcastingReplacesExpand) {
   EXPECT_EQ(
       simplified("input %0:f32[2,3] \"x\"\ninput %1:f32[1,3] \"z\"\nconst %2:i64[2] = {2, 3}\n"
