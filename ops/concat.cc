@@ -139,6 +139,12 @@ void infer_split(InferCtx& c) {
   }
 }
 
+std::optional<LayoutChange> split_channels_last(Graph& g, NodeId n) {
+  std::optional<LayoutChange> change = axis_channels_last(g, n, 0);
+  change->inputs = {0};
+  return change;
+}
+
 void adapt_split(RawNode& r) {
   if (r.opset < 13) r.ints_to_input("split", 1);
   if (r.opset < 18 && (r.inputs.size() < 2 || r.inputs[1] == kNone))
@@ -161,6 +167,7 @@ void register_concat(OpTable& table) {
       .outputs = {"concat_result"},
       .infer = infer_concat,
       .grad = {grad("inputs", concat_grad)},
+      .channels_last = [](Graph& g, NodeId n) { return axis_channels_last(g, n, 1); },
       .kernels = {{"cpu", "strided", nullptr, pieces_kernel<false, false>},
                   {"cpu", "ref", nullptr, pieces_kernel<false, true>}},
       .examples = {{.in = {f({2, 3}), f({2, 5})}, .attrs = {{"axis", 1}}},
@@ -176,6 +183,7 @@ void register_concat(OpTable& table) {
       .infer = infer_split,
       .grad = {grad("input", split_grad), no_grad("split")},
       .adapt = adapt_split,
+      .channels_last = split_channels_last,
       .kernels = {{"cpu", "strided", nullptr, pieces_kernel<true, false>},
                   {"cpu", "ref", nullptr, pieces_kernel<true, true>}},
       .examples = {{.in = {f({6, 2})}, .attrs = {{"num_outputs", 3}}, .outputs = 3},

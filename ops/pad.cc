@@ -324,6 +324,12 @@ std::string only_f32(const KernelQuery& q) {
   return q.in[0].rank() > 16 ? "more than 16 axes" : "";
 }
 
+std::optional<LayoutChange> channels_last(Graph& g, NodeId n) {
+  const auto rank = static_cast<size_t>(InferCtx(g, n).rank(0));
+  if (!axes_input_channels_last(g, n, 3, rank)) return std::nullopt;
+  return LayoutChange{{0}, {0}};
+}
+
 void adapt_pad(RawNode& r) {
   if (r.opset >= 11) return;
   r.ints_to_input("pads", 1);
@@ -345,6 +351,7 @@ void register_pad(OpTable& table) {
       .grad = {grad("data", pad_grad), no_grad("pads"), grad("constant_value", value_grad),
                no_grad("axes")},
       .adapt = adapt_pad,
+      .channels_last = channels_last,
       .kernels = {{"cpu", "runs", nullptr, pad_runs}, {"cpu", "ref", nullptr, pad_ref}},
       .examples = {{.in = {f({2, 3}), ivals({1, 0, 0, 2})}},
                    {.in = {f({2, 3}), ivals({0, 1, 2, 1}), f({})}},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "graph/error.h"
 #include "ops/common/movement.h"
@@ -280,52 +281,84 @@ std::string reject_separable(const KernelQuery& q) {
   return is_float(q.in[0].dtype) && size_of(q.in[0].dtype) >= 4 ? "" : "only f32 and f64";
 }
 
-// Nearest over the last two axes, any type of 4 bytes: each source row is spread once, equal output
-// rows are copies of the row before.
+// Nearest over two neighbouring axes, any type of 4 bytes: rows [in_w, inner] become rows
+// [width, inner]; equal output rows are copies of the row before.
+struct NearestPlan {
+  Ints rows, columns;  // input row and column of each output one
+  int64_t in_h, in_w, inner, planes;
+};
+
+std::optional<NearestPlan> nearest_plan(const KernelQuery& q) {
+  const Dims &in = q.in[0].dims, &out = q.out[0].dims;
+  const int rank = q.in[0].rank();
+  const std::vector<AxisMatrix> all = matrices(forward_spec(q), in, out);
+  int w = 0;
+  for (const AxisMatrix& m : all) w = std::max(w, m.axis);
+  if (all.empty() || w == 0) return std::nullopt;
+  NearestPlan p{.in_h = in[static_cast<size_t>(w) - 1],
+                .in_w = in[static_cast<size_t>(w)],
+                .inner = product(in, w + 1, rank),
+                .planes = product(in, 0, w - 1)};
+  p.rows.resize(static_cast<size_t>(out[static_cast<size_t>(w) - 1]));
+  p.columns.resize(static_cast<size_t>(out[static_cast<size_t>(w)]));
+  std::iota(p.rows.begin(), p.rows.end(), int64_t{0});
+  std::iota(p.columns.begin(), p.columns.end(), int64_t{0});
+  for (const AxisMatrix& m : all) {
+    if (m.axis < w - 1 || !m.selects()) return std::nullopt;
+    (m.axis == w ? p.columns : p.rows) = m.column;
+  }
+  return p;
+}
+
 std::string reject_nearest(const KernelQuery& q) {
   if (size_of(q.in[0].dtype) != 4) return "only 4-byte elements";
   if (q.attrs.s("mode", "nearest") != "nearest") return "not nearest";
-  const int rank = q.in[0].rank();
-  if (rank < 2 || q.out[0].count() == 0) return "needs two axes with elements";
-  for (const AxisMatrix& m : matrices(forward_spec(q), q.in[0].dims, q.out[0].dims))
-    if (m.axis < rank - 2 || !m.selects()) return "resizes more than the last two axes";
-  return "";
+  if (q.out[0].count() == 0) return "no elements";
+  return nearest_plan(q) ? "" : "resizes other than two neighbouring axes";
 }
 
 Kernel resize_nearest(const KernelQuery& q) {
-  const Dims &in = q.in[0].dims, &out = q.out[0].dims;
-  const size_t rank = in.size();
-  std::vector<Ints> maps(2);
-  for (size_t k = 0; k < 2; ++k)
-    for (int64_t i = 0; i < out[rank - 2 + k]; ++i) maps[k].push_back(i);
-  for (const AxisMatrix& m : matrices(forward_spec(q), in, out))
-    maps[static_cast<size_t>(m.axis) - (rank - 2)] = m.column;
-  const int64_t height = out[rank - 2], width = out[rank - 1],
-                planes = product(out) / (height * width);
-  return {0, [=, in_h = in[rank - 2], in_w = in[rank - 1], rows = maps[0], columns = maps[1],
-              threads = q.threads](const KernelArgs& a) {
-            const int64_t factor = in_w > 0 && width % in_w == 0 ? width / in_w : 0;
-            bool regular = factor > 0;
-            for (int64_t i = 0; regular && i < width; ++i)
-              regular = columns[static_cast<size_t>(i)] == i / factor;
-            parallel_for(threads, planes, std::max<int64_t>(1, 8192 / (height * width)),
+  const NearestPlan p = *nearest_plan(q);
+  const auto height = static_cast<int64_t>(p.rows.size());
+  const auto width = static_cast<int64_t>(p.columns.size());
+  bool doubles = p.inner == 1 && width == 2 * p.in_w;
+  for (int64_t i = 0; doubles && i < width; ++i)
+    doubles = p.columns[static_cast<size_t>(i)] == i / 2;
+  return {0, [=, threads = q.threads](const KernelArgs& a) {
+            const int64_t row = width * p.inner;
+            parallel_for(threads, p.planes, std::max<int64_t>(1, 8192 / (height * row)),
                          [&](int64_t begin, int64_t end) {
-                           for (int64_t p = begin; p < end; ++p)
-                             for (int64_t r = 0; r < height; ++r) {
-                               const auto u = static_cast<size_t>(r);
-                               uint32_t* y = a.y<uint32_t>(0) + (p * height + r) * width;
-                               const uint32_t* x = a.x<uint32_t>(0) + (p * in_h + rows[u]) * in_w;
-                               if (r > 0 && rows[u] == rows[u - 1]) {
-                                 std::memcpy(y, y - width, static_cast<size_t>(width) * 4);
-                               } else if (regular && factor == 2) {
-                                 for (int64_t i = 0; i < in_w; ++i) y[2 * i] = y[2 * i + 1] = x[i];
-                               } else {
-                                 for (int64_t i = 0; i < width; ++i)
-                                   y[i] = x[columns[static_cast<size_t>(i)]];
-                               }
+                           for (int64_t r = begin * height; r < end * height; ++r) {
+                             const auto u = static_cast<size_t>(r % height);
+                             uint32_t* y = a.y<uint32_t>(0) + r * row;
+                             const uint32_t* x =
+                                 a.x<uint32_t>(0) +
+                                 (r / height * p.in_h + p.rows[u]) * p.in_w * p.inner;
+                             if (u > 0 && p.rows[u] == p.rows[u - 1]) {
+                               std::memcpy(y, y - row, static_cast<size_t>(row) * 4);
+                             } else if (doubles) {
+                               for (int64_t i = 0; i < p.in_w; ++i) y[2 * i] = y[2 * i + 1] = x[i];
+                             } else if (p.inner == 1) {
+                               for (int64_t i = 0; i < width; ++i)
+                                 y[i] = x[p.columns[static_cast<size_t>(i)]];
+                             } else {
+                               for (int64_t i = 0; i < width; ++i)
+                                 std::memcpy(y + i * p.inner,
+                                             x + p.columns[static_cast<size_t>(i)] * p.inner,
+                                             static_cast<size_t>(p.inner) * 4);
                              }
+                           }
                          });
           }};
+}
+
+// The axes that scales, sizes and roi speak of move with the data.
+std::optional<LayoutChange> channels_last(Graph& g, NodeId n) {
+  const int rank = g.value(g.node(n).inputs[0]).shape.rank();
+  Ints axes = axes_of(g.node(n).attrs, rank);
+  for (int64_t& a : axes) a = last_axis(a, rank);
+  g.node(n).attrs.set("axes", axes);
+  return LayoutChange{{0}, {0}};
 }
 
 // --- ortrain.ResizeGrad: attributes of Resize, plus dims (of x), scales and roi of every axis
@@ -432,6 +465,7 @@ void register_resize(OpTable& table) {
       .infer = infer,
       .grad = {grad("X", resize_grad), no_grad("roi"), no_grad("scales"), no_grad("sizes")},
       .adapt = adapt_resize,
+      .channels_last = channels_last,
       .kernels = {{"cpu", "nearest", reject_nearest, resize_nearest},
                   {"cpu", "separable", reject_separable, resize_separable},
                   {"cpu", "ref", nullptr, resize_ref}},

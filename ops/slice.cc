@@ -181,6 +181,12 @@ Expr scatter_grad(Grad& g) {
                 {g.dy(), g.b.ints(starts), g.b.ints(ends), g.b.ints(axes), g.b.ints(steps)});
 }
 
+std::optional<LayoutChange> channels_last(Graph& g, NodeId n) {
+  const auto starts = InferCtx(g, n).ints(1);
+  if (!starts || !axes_input_channels_last(g, n, 3, starts->size())) return std::nullopt;
+  return LayoutChange{{0}, {0}};
+}
+
 void adapt_slice(RawNode& r) {
   if (r.opset >= 10) return;
   r.ints_to_input("starts", 1);
@@ -201,6 +207,7 @@ void register_slice(OpTable& table) {
       .grad = {grad("data", slice_grad), no_grad("starts"), no_grad("ends"), no_grad("axes"),
                no_grad("steps")},
       .adapt = adapt_slice,
+      .channels_last = channels_last,
       .kernels = copy_kernels<make>(),
       .examples = {{.in = {f({4, 5}), ivals({1, 0}), ivals({3, 4})}},
                    {.in = {f({4, 5}), ivals({-3}), ivals({2147483647}), ivals({-1})}},

@@ -318,6 +318,34 @@ std::vector<int64_t> numbers(const std::vector<Dim>& dims, std::string_view what
   return out;
 }
 
+std::optional<LayoutChange> axis_channels_last(Graph& g, NodeId n, int64_t missing) {
+  Node& node = g.node(n);
+  const int rank = g.value(node.inputs[0]).shape.rank();
+  node.attrs.set("axis", last_axis(normalize_axis(node.attrs.i("axis", missing), rank), rank));
+  LayoutChange change;
+  for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i)
+    if (g.value(node.inputs[static_cast<size_t>(i)]).shape.rank() == rank)
+      change.inputs.push_back(i);
+  for (int i = 0; i < static_cast<int>(node.outputs.size()); ++i) change.outputs.push_back(i);
+  return change;
+}
+
+bool axes_input_channels_last(Graph& g, NodeId n, int i, size_t count) {
+  InferCtx c(g, n);
+  const int rank = c.rank(0);
+  std::vector<int64_t> axes;
+  if (c.has(i)) {
+    const auto known = c.ints(i);
+    if (!known) return false;
+    axes = numbers(*known, "axes");
+  } else {
+    for (size_t k = 0; k < count; ++k) axes.push_back(static_cast<int64_t>(k));
+  }
+  for (int64_t& a : axes) a = last_axis(normalize_axis(a, rank), rank);
+  g.set_input(n, i, g.add_const(HostTensor::ints(axes)));
+  return true;
+}
+
 void check_index_type(InferCtx& c, int i) {
   if (c.dtype(i) != DType::kI64 && c.dtype(i) != DType::kI32)
     c.fail(cat("indices must be i32 or i64, got ", name_of(c.dtype(i))));

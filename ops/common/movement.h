@@ -84,6 +84,15 @@ void carry_ints(InferCtx& c);
 // A constant list of integers as numbers; throws Error(kUnsupported) when one is symbolic.
 std::vector<int64_t> numbers(const std::vector<Dim>& dims, std::string_view what);
 
+// Where axis `axis` of [N, C, spatial...] is in [N, spatial..., C].
+inline int64_t last_axis(int64_t axis, int rank) {
+  return axis == 0 ? 0 : axis == 1 ? rank - 1 : axis - 1;
+}
+// channels_last hooks. By attribute: `axis` (default `missing`) moves with the data of all inputs
+// and outputs. By input: an axes list, input i (absent: all `count` axes in order).
+std::optional<LayoutChange> axis_channels_last(Graph& g, NodeId n, int64_t missing);
+bool axes_input_channels_last(Graph& g, NodeId n, int i, size_t count);
+
 // memset, in pieces.
 void fill_zero(void* dst, size_t bytes, int threads);
 // Where(mask) etc. need elements by size only.

@@ -243,6 +243,58 @@ TEST(Indices, AreExactAbove24Bits) {
   EXPECT_EQ(out[0].as_int(16777218 + 16777216), 1);
 }
 
+// --- layout
+// The hook's node on transposed data gives the transposed result.
+void expect_channels_last(const std::string& op, std::vector<HostTensor> in, Attrs attrs,
+                          int outputs = 1) {
+  One plain(op, std::move(in), std::move(attrs), outputs);
+  const auto want = plain.run();
+  const auto change = plain.g.node(plain.n).op->channels_last(plain.g, plain.n);
+  ASSERT_TRUE(change) << op;
+  const auto moved = [](const HostTensor& t, const Ints& perm) {
+    return std::move(One("Transpose", list(t.clone()), {{"perm", perm}}).run()[0]);
+  };
+  for (int i : change->inputs) {
+    const ValueId v = plain.g.node(plain.n).inputs[static_cast<size_t>(i)];
+    plain.g.set_input(plain.n, i, plain.g.add_const(moved(*plain.g.tensor(v), {0, 2, 3, 1})));
+  }
+  plain.g.infer(plain.n);
+  for (const char* kernel : {"ref", "first"}) {
+    const auto got = plain.run(kernel);
+    ASSERT_EQ(change->outputs.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      const HostTensor back = moved(got[i], {0, 3, 1, 2});
+      EXPECT_EQ(back.dims(), want[i].dims()) << op;
+      for (int64_t k = 0; k < back.count(); ++k)
+        ASSERT_NEAR(back.as_double(k), want[i].as_double(k), 1e-6) << op << " " << kernel;
+    }
+  }
+}
+
+TEST(ChannelsLast, AxesMoveWithTheData) {
+  const auto data = [](Dims dims) {
+    HostTensor t(DType::kF32, std::move(dims));
+    for (int64_t i = 0; i < t.count(); ++i) t.set_double(i, static_cast<double>(i * 7 % 31));
+    return t;
+  };
+  const auto x = [&] { return data({2, 3, 4, 5}); };
+  expect_channels_last("Concat", list(x(), data({2, 1, 4, 5})), {{"axis", 1}});
+  expect_channels_last("Concat", list(x(), data({2, 3, 4, 2})), {{"axis", -1}});
+  expect_channels_last("Split", list(x()), {{"axis", 1}, {"num_outputs", 3}}, 3);
+  expect_channels_last("Slice", list(x(), longs({2}, {0, 1}), longs({2}, {2, 3})), {});
+  expect_channels_last(
+      "Slice", list(x(), longs({1}, {3}), longs({1}, {-9}), longs({1}, {-2}), longs({1}, {-2})),
+      {});
+  expect_channels_last("Pad", list(x(), longs({8}, {0, 1, 2, 0, 0, 0, 1, 3})), {});
+  expect_channels_last("Pad", list(x(), longs({4}, {1, 1, 2, 1}), HostTensor(), longs({2}, {3, 2})),
+                       {{"mode", "reflect"}});
+  const auto scales = [] { return floats({4}, {1, 1, 2, 3}); };
+  expect_channels_last("Resize", list(x(), HostTensor(), scales()), {});
+  expect_channels_last("Resize", list(x(), HostTensor(), scales()), {{"mode", "linear"}});
+  expect_channels_last("Resize", list(x(), HostTensor(), HostTensor(), longs({2}, {7, 3})),
+                       {{"mode", "cubic"}, {"axes", Ints{3, 2}}});
+}
+
 // --- literal values of the gradient rules
 TEST(ScatterGradients, TiesOfMaxShareEvenly) {  // torch.scatter_reduce(..., "amax")
   One node("ortrain.ScatterGrad",
