@@ -68,6 +68,19 @@ std::string pick_label(const Graph& source, const data::Dataset& data) {
        " arrays that are no model input: ", all, "; name the labels with --label");
 }
 
+// What the model's inputs ask of a data set; inputs that nothing reads ask nothing.
+std::vector<data::ArraySpec> input_specs(const Graph& source) {
+  std::vector<data::ArraySpec> specs;
+  for (ValueId v : source.inputs()) {
+    const Value& x = source.value(v);
+    if (x.uses.empty() || x.shape.rank() == 0) continue;
+    Dims dims;
+    for (const Dim& d : x.shape) dims.push_back(d.is_const() ? d.value() : -1);
+    specs.push_back({x.name, x.dtype, std::move(dims)});
+  }
+  return specs;
+}
+
 // Output `name`, or the first float one, with the spec's shapes.
 PlanTensor typed_output(const Graph& source, StepSpec spec) {
   spec.mode = Mode::kPredict;
@@ -100,6 +113,7 @@ int class_axis(const Dims& x, const Dims& y) {
 
 StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec spec,
                        int64_t batch) {
+  data.check_fits(input_specs(source));
   for (ValueId v : source.inputs()) {
     const std::string& name = source.value(v).name;
     const data::StoredArray* a = data.find(name);
