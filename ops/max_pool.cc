@@ -9,8 +9,8 @@
 #include <limits>
 #include <span>
 
+#include "ops/common/max_pool_rows.h"
 #include "ops/common/ref.h"
-#include "ops/common/simd.h"
 #include "ops/common/window.h"
 
 namespace ortrain::ops {
@@ -140,88 +140,6 @@ Kernel prepare_grad_ref(const KernelQuery& q) {
 
 // --- channels-last f32
 // ----------------------------------------------------------------------------
-constexpr int64_t kBlock = 64;  // channels held at once
-
-ORTRAIN_SIMD void max_start(const float* x, float* best, int32_t* which, int32_t tap, int64_t n) {
-  for (int64_t c = 0; c < n; ++c) best[c] = x[c], which[c] = tap;
-}
-ORTRAIN_SIMD void max_step(const float* x, float* best, int32_t* which, int32_t tap, int64_t n) {
-  for (int64_t c = 0; c < n; ++c) {
-    const bool take = x[c] > best[c] || x[c] != x[c];
-    best[c] = take ? x[c] : best[c];
-    which[c] = take ? tap : which[c];
-  }
-}
-ORTRAIN_SIMD void narrow(const int32_t* which, uint8_t* arg, int64_t n) {
-  for (int64_t c = 0; c < n; ++c) arg[c] = static_cast<uint8_t>(which[c]);
-}
-
-void nhwc_rows(const Window& w, const float* x, float* y, uint8_t* arg, int64_t begin,
-               int64_t end) {
-  float best[kBlock];
-  int32_t which[kBlock];
-  for (int64_t row = begin; row < end; ++row) {  // rows of out[2] windows
-    const int64_t o1 = row % w.out[1], o0 = row / w.out[1] % w.out[0];
-    const int64_t n = row / (w.out[0] * w.out[1]);
-    int64_t a0, b0, a1, b1, a2, b2;
-    w.valid(0, o0, a0, b0), w.valid(1, o1, a1, b1);
-    for (int64_t o2 = 0; o2 < w.out[2]; ++o2) {
-      w.valid(2, o2, a2, b2);
-      const int64_t to = (row * w.out[2] + o2) * w.cx;
-      for (int64_t c = 0; c < w.cx; c += kBlock) {
-        const int64_t count = std::min(kBlock, w.cx - c);
-        bool started = false;
-        for (int64_t t0 = a0; t0 < b0; ++t0)
-          for (int64_t t1 = a1; t1 < b1; ++t1)
-            for (int64_t t2 = a2; t2 < b2; ++t2) {
-              const float* from = x + n * w.x.n + c +
-                                  (o0 * w.stride[0] - w.begin[0] + t0 * w.dilation[0]) * w.x.s[0] +
-                                  (o1 * w.stride[1] - w.begin[1] + t1 * w.dilation[1]) * w.x.s[1] +
-                                  (o2 * w.stride[2] - w.begin[2] + t2 * w.dilation[2]) * w.x.s[2];
-              const auto tap = static_cast<int32_t>((t0 * w.kernel[1] + t1) * w.kernel[2] + t2);
-              (started ? max_step : max_start)(from, best, which, tap, count);
-              started = true;
-            }
-        if (!started) std::fill(best, best + count, 0.0f), std::fill(which, which + count, 0);
-        std::copy(best, best + count, y + to + c);
-        if (arg) narrow(which, arg + to + c, count);
-      }
-    }
-  }
-}
-
-ORTRAIN_SIMD void pick(const float* dy, const uint8_t* arg, int tap, bool add, float* dx,
-                       int64_t n) {
-  const auto t = static_cast<uint8_t>(tap);
-  if (add)
-    for (int64_t c = 0; c < n; ++c) dx[c] += arg[c] == t ? dy[c] : 0.0f;
-  else
-    for (int64_t c = 0; c < n; ++c) dx[c] = arg[c] == t ? dy[c] : 0.0f;
-}
-
-void nhwc_grad_rows(const Window& w, const float* dy, const uint8_t* arg, float* dx, int64_t begin,
-                    int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {  // rows of in[2] elements
-    const int64_t i1 = row % w.in[1], i0 = row / w.in[1] % w.in[0];
-    const int64_t n = row / (w.in[0] * w.in[1]);
-    for (int64_t i2 = 0; i2 < w.in[2]; ++i2) {
-      float* to = dx + (row * w.in[2] + i2) * w.cx;
-      bool started = false;
-      w.covering(0, i0, [&](int64_t o0, int64_t t0) {
-        w.covering(1, i1, [&](int64_t o1, int64_t t1) {
-          w.covering(2, i2, [&](int64_t o2, int64_t t2) {
-            const int64_t at = n * w.y.n + o0 * w.y.s[0] + o1 * w.y.s[1] + o2 * w.y.s[2];
-            pick(dy + at, arg + at, static_cast<int>((t0 * w.kernel[1] + t1) * w.kernel[2] + t2),
-                 started, to, w.cx);
-            started = true;
-          });
-        });
-      });
-      if (!started) std::fill(to, to + w.cx, 0.0f);
-    }
-  }
-}
-
 std::string reject_nhwc(const KernelQuery& q) {
   if (q.in[0].dtype != DType::kF32) return "takes f32";
   if (!channels_last(q.attrs)) return "takes channels-last data";
@@ -232,20 +150,23 @@ std::string reject_nhwc(const KernelQuery& q) {
 int64_t row_grain(int64_t row_elements) { return 1 + 8192 / std::max<int64_t>(1, row_elements); }
 
 Kernel prepare_nhwc(const KernelQuery& q) {
-  return {0, [w = window(q), threads = q.threads, arg = q.has_out(2)](const KernelArgs& a) {
+  const Window w = window(q);
+  return {0,
+          [w, t = MaxPoolTables(w), threads = q.threads, arg = q.has_out(2)](const KernelArgs& a) {
             parallel_for(threads, w.n * w.out[0] * w.out[1], row_grain(w.out[2] * w.cx * w.taps()),
                          [&](int64_t begin, int64_t end) {
-                           nhwc_rows(w, a.x<float>(0), a.y<float>(0),
-                                     arg ? a.y<uint8_t>(2) : nullptr, begin, end);
+                           max_pool_rows(w, t, a.x<float>(0), a.y<float>(0),
+                                         arg ? a.y<uint8_t>(2) : nullptr, begin, end);
                          });
           }};
 }
 Kernel prepare_grad_nhwc(const KernelQuery& q) {
-  return {0, [w = grad_window(q), threads = q.threads](const KernelArgs& a) {
+  const Window w = grad_window(q);
+  return {0, [w, t = MaxPoolTables(w), threads = q.threads](const KernelArgs& a) {
             parallel_for(threads, w.n * w.in[0] * w.in[1], row_grain(w.in[2] * w.cx),
                          [&](int64_t begin, int64_t end) {
-                           nhwc_grad_rows(w, a.x<float>(0), a.x<uint8_t>(1), a.y<float>(0), begin,
-                                          end);
+                           max_pool_grad_rows(w, t, a.x<float>(0), a.x<uint8_t>(1), a.y<float>(0),
+                                              begin, end);
                          });
           }};
 }

@@ -2,6 +2,7 @@
 // backward reads dy and x twice and writes dx (20); the relu mask is recomputed from x.
 #include "ops/common/batch_norm_kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -263,46 +264,78 @@ ORTRAIN_SIMD void grad_input(const float* dy, const float* x, float* dx, const f
   }
 }
 
-// Workspace: [pieces][2][c] double sums, then f32 rows of c: 2 per piece, and 5 shared.
+// Few channels make short loops, so `fold` rows are taken as one row of fold * c channels (`wide`),
+// with the per-channel factors repeated; rows that do not divide are done singly at the end.
+struct Folded {
+  int64_t fold, wide, rows;  // rows: whole folded ones
+  explicit Folded(const Norm& b)
+      : fold(std::clamp<int64_t>(64 / std::max<int64_t>(1, b.c), 1, std::max<int64_t>(1, b.rows))),
+        wide(fold * b.c),
+        rows(b.rows / fold) {}
+};
+
+// Workspace: [pieces][2][wide] double sums, then f32 rows of `wide`: 2 per piece, and 6 shared.
 struct Space {
-  int64_t c;
+  int64_t wide;
   int pieces;
   size_t bytes() const {
-    return static_cast<size_t>(c) *
+    return static_cast<size_t>(wide) *
            (static_cast<size_t>(pieces) * (2 * sizeof(double) + 2 * sizeof(float)) +
-            5 * sizeof(float));
+            6 * sizeof(float));
   }
-  double* sums(void* w, int64_t piece) const { return static_cast<double*>(w) + piece * 2 * c; }
+  double* sums(void* w, int64_t piece) const { return static_cast<double*>(w) + piece * 2 * wide; }
   float* row(void* w, int64_t i) const {
-    return reinterpret_cast<float*>(static_cast<double*>(w) + int64_t{pieces} * 2 * c) + i * c;
+    return reinterpret_cast<float*>(static_cast<double*>(w) + int64_t{pieces} * 2 * wide) +
+           i * wide;
   }
-  float* partial(void* w, int64_t piece) const { return row(w, 5 + 2 * piece); }
+  float* partial(void* w, int64_t piece) const { return row(w, 6 + 2 * piece); }
 };
 
 int64_t row_grain(int64_t c) { return 1 + 16384 / std::max<int64_t>(1, c); }
 
-// Runs `block(first, rows, s, q)` over all rows in blocks of kRows, and adds up s and q in double
-// into sums(w, 0).
+// Repeats the first c entries over the folded row.
+void repeat(float* p, const Norm& b, const Folded& f) {
+  for (int64_t i = b.c; i < f.wide; ++i) p[i] = p[i - b.c];
+}
+
+// Calls `block(element offset, rows, channels, s, q)` over all rows in blocks of kRows, and adds up
+// s and q in double into the first c entries of sums(w, 0) and sums(w, 0) + c.
 template <class Block>
-void sum_blocks(const Norm& b, const Space& space, void* w, Block&& block) {
+void sum_blocks(const Norm& b, const Folded& f, const Space& space, void* w, Block&& block) {
   const int64_t pieces =
-      std::max<int64_t>(1, std::min<int64_t>(space.pieces, b.rows / row_grain(b.c)));
+      std::max<int64_t>(1, std::min<int64_t>(space.pieces, f.rows / row_grain(f.wide)));
+  const auto add_block = [&](double* sums, float* s, int64_t at, int64_t rows, int64_t channels) {
+    std::fill(s, s + 2 * f.wide, 0.0f);
+    block(at, rows, channels, s, s + f.wide);
+    for (int64_t i = 0; i < 2 * f.wide; ++i) sums[i] += static_cast<double>(s[i]);
+  };
   parallel_for(b.threads, pieces, 1, [&](int64_t piece, int64_t last) {
     for (; piece < last; ++piece) {
       double* sums = space.sums(w, piece);
-      float *s = space.partial(w, piece), *q = s + b.c;
-      std::fill(sums, sums + 2 * b.c, 0.0);
-      const int64_t end = b.rows * (piece + 1) / pieces;
-      for (int64_t r = b.rows * piece / pieces; r < end; r += kRows) {
-        std::fill(s, s + 2 * b.c, 0.0f);
-        block(r, std::min(kRows, end - r), s, q);
-        for (int64_t i = 0; i < 2 * b.c; ++i) sums[i] += static_cast<double>(s[i]);
-      }
+      std::fill(sums, sums + 2 * f.wide, 0.0);
+      const int64_t end = f.rows * (piece + 1) / pieces;
+      for (int64_t r = f.rows * piece / pieces; r < end; r += kRows)
+        add_block(sums, space.partial(w, piece), r * f.wide, std::min(kRows, end - r), f.wide);
     }
   });
   double* total = space.sums(w, 0);
+  if (const int64_t rest = b.rows - f.rows * f.fold; rest > 0)
+    add_block(total, space.partial(w, 0), f.rows * f.wide, rest, b.c);
   for (int64_t piece = 1; piece < pieces; ++piece)
-    for (int64_t i = 0; i < 2 * b.c; ++i) total[i] += space.sums(w, piece)[i];
+    for (int64_t i = 0; i < 2 * f.wide; ++i) total[i] += space.sums(w, piece)[i];
+  for (int64_t i = b.c; i < f.wide; ++i) {
+    total[i % b.c] += total[i];
+    total[f.wide + i % b.c] += total[f.wide + i];
+  }
+  std::copy(total + f.wide, total + f.wide + b.c, total + b.c);
+}
+
+// Calls `block(element offset, rows, channels)` over all rows, on all threads.
+template <class Block>
+void each_block(const Norm& b, const Folded& f, Block&& block) {
+  parallel_for(b.threads, f.rows, row_grain(f.wide),
+               [&](int64_t begin, int64_t end) { block(begin * f.wide, end - begin, f.wide); });
+  if (const int64_t rest = b.rows - f.rows * f.fold; rest > 0) block(f.rows * f.wide, rest, b.c);
 }
 
 }  // namespace
@@ -318,16 +351,22 @@ std::string batch_norm_reject(const KernelQuery& q) {
 Kernel batch_norm_nhwc(const KernelQuery& q) {
   Norm b = norm_of(q, q.in[0].dims);
   b.residual = q.has_in(5);
-  const Space space{b.c, q.threads};
-  return {space.bytes(), [b, space, ch = Channel{q}](const KernelArgs& a) {
+  const Folded f(b);
+  const Space space{f.wide, q.threads};
+  return {space.bytes(), [b, f, space, ch = Channel{q}](const KernelArgs& a) {
             void* w = a.workspace;
             const float* x = a.x<float>(0);
             float *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
+            float* first = space.row(w, 3);  // what x is shifted by
             const double* sums = space.sums(w, 0);
-            if (b.training)
-              sum_blocks(b, space, w, [&](int64_t r, int64_t rows, float* s, float* sq) {
-                sum_rows(x + r * b.c, x, rows, b.c, s, sq);
-              });
+            if (b.training) {
+              std::copy(x, x + b.c, first);
+              repeat(first, b, f);
+              sum_blocks(b, f, space, w,
+                         [&](int64_t at, int64_t rows, int64_t channels, float* s, float* sq) {
+                           sum_rows(x + at, first, rows, channels, s, sq);
+                         });
+            }
             for (int64_t c = 0; c < b.c; ++c) {
               double m = ch.in(a, 3, c), var = ch.in(a, 4, c);
               if (b.training) {
@@ -342,11 +381,11 @@ Kernel batch_norm_nhwc(const KernelQuery& q) {
               bias[c] =
                   static_cast<float>(ch.in(a, 2, c) - (m - static_cast<double>(mean[c])) * full);
             }
-            parallel_for(b.threads, b.rows, row_grain(b.c), [&](int64_t begin, int64_t end) {
-              const int64_t at = begin * b.c;
+            for (float* p : {mean, scale, bias}) repeat(p, b, f);
+            each_block(b, f, [&](int64_t at, int64_t rows, int64_t channels) {
               normalise(x + at, b.residual ? a.x<float>(5) + at : nullptr, a.y<float>(0) + at, mean,
-                        scale, bias, static_cast<float>(b.low), static_cast<float>(b.high),
-                        end - begin, b.c);
+                        scale, bias, static_cast<float>(b.low), static_cast<float>(b.high), rows,
+                        channels);
             });
           }};
 }
@@ -354,27 +393,31 @@ Kernel batch_norm_nhwc(const KernelQuery& q) {
 Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
   Norm b = norm_of(q, q.in[0].dims);
   b.residual = q.has_in(6);
-  const Space space{b.c, q.threads};
+  const Folded f(b);
+  const Space space{f.wide, q.threads};
   const size_t own_dz = b.residual && !q.has_out(3) ? q.in[0].bytes() : 0;
   return {space.bytes() + own_dz,
-          [b, space, own_dz, ch = Channel{q}, want_dx = q.has_out(0)](const KernelArgs& a) {
+          [b, f, space, own_dz, ch = Channel{q}, want_dx = q.has_out(0)](const KernelArgs& a) {
             void* w = a.workspace;
-            const float *dy = a.x<float>(0), *x = a.x<float>(1), *bias = a.x<float>(5);
-            const float* mean = a.x<float>(3);
+            const float *dy = a.x<float>(0), *x = a.x<float>(1);
             float *scale = space.row(w, 0), *slope = space.row(w, 1), *shift = space.row(w, 2);
+            float *mean = space.row(w, 3), *bias = space.row(w, 4);
             float* dz = nullptr;
             if (b.residual)
               dz = own_dz ? reinterpret_cast<float*>(static_cast<std::byte*>(w) + space.bytes())
                           : a.y<float>(3);
             const float low = static_cast<float>(b.low), high = static_cast<float>(b.high);
+            std::copy(a.x<float>(3), a.x<float>(3) + b.c, mean);
+            std::copy(a.x<float>(5), a.x<float>(5) + b.c, bias);
             for (int64_t c = 0; c < b.c; ++c)
               scale[c] = static_cast<float>(ch.in(a, 2, c) * ch.in(a, 4, c));
-            sum_blocks(b, space, w, [&](int64_t r, int64_t rows, float* s, float* sq) {
-              const int64_t at = r * b.c;
-              grad_sums(dy + at, x + at, b.residual ? a.x<float>(6) + at : nullptr,
-                        b.residual ? dz + at : nullptr, mean, scale, bias, low, high, rows, b.c, s,
-                        sq);
-            });
+            for (float* p : {mean, bias, scale}) repeat(p, b, f);
+            sum_blocks(b, f, space, w,
+                       [&](int64_t at, int64_t rows, int64_t channels, float* s, float* sq) {
+                         grad_sums(dy + at, x + at, b.residual ? a.x<float>(6) + at : nullptr,
+                                   b.residual ? dz + at : nullptr, mean, scale, bias, low, high,
+                                   rows, channels, s, sq);
+                       });
             const double n = static_cast<double>(b.rows);
             for (int64_t c = 0; c < b.c; ++c) {
               const double sum = space.sums(w, 0)[c], product = space.sums(w, 0)[b.c + c];
@@ -385,12 +428,12 @@ Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
               shift[c] = b.training ? static_cast<float>(-full * sum / n) : 0;
             }
             if (!want_dx) return;
+            for (float* p : {slope, shift}) repeat(p, b, f);
             constexpr float inf = std::numeric_limits<float>::infinity();
-            parallel_for(b.threads, b.rows, row_grain(b.c), [&](int64_t begin, int64_t end) {
-              const int64_t at = begin * b.c;
+            each_block(b, f, [&](int64_t at, int64_t rows, int64_t channels) {
               grad_input((b.residual ? dz : dy) + at, x + at, a.y<float>(0) + at, mean, scale, bias,
-                         slope, shift, b.residual ? -inf : low, b.residual ? inf : high,
-                         end - begin, b.c);
+                         slope, shift, b.residual ? -inf : low, b.residual ? inf : high, rows,
+                         channels);
             });
           }};
 }
