@@ -182,9 +182,9 @@ enum class Precision : uint8_t {
 enum class Pad : uint8_t { kNo, kZeroToZero, kRows };  // whether padded lanes stay exact zeros
 
 // Elementwise primitives of the fused engine (ops/fused_elementwise.cc). An op with such a code is
-// fused into chains; other elementwise ops give `decompose` into ops that have one. A binary code on
-// an op with n inputs folds from the left; a unary code looks at the first input only (its output
-// shape may be larger: Expand). Names, arity and program text: graph/ew.h; meaning:
+// fused into chains; other elementwise ops give `decompose` into ops that have one. A binary code
+// on an op with n inputs folds from the left; a unary code looks at the first input only (its
+// output shape may be larger: Expand). Names, arity and program text: graph/ew.h; meaning:
 // ops/common/ew_scalar.h.
 enum class Ew : uint8_t {
   kNone,

@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "mini_ops.h"
+#include "tests/graph/mini_ops.h"
 
 namespace ortrain {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "mini_ops.h"
+#include "tests/graph/mini_ops.h"
 
 namespace ortrain {
 namespace {

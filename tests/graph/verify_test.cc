@@ -1,7 +1,7 @@
 // verify(): each invariant, broken on purpose, is named.
 #include <gmock/gmock.h>
 
-#include "mini_ops.h"
+#include "tests/graph/mini_ops.h"
 
 namespace ortrain {
 namespace {

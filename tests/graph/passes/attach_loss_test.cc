@@ -2,7 +2,7 @@
 // label shapes, and the trainable set with its reasons.
 #include <cmath>
 
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {

@@ -1,5 +1,5 @@
 // canonicalize: Identity gone and weights behind it tied, training policy per mode, folding after.
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {

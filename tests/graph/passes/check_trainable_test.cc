@@ -1,5 +1,5 @@
 // check_trainable: all obstacles in one error, with node names; none when all is well.
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {

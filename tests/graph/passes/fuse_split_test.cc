@@ -1,6 +1,6 @@
 // fuse_split: consecutive Slices become one Split; anything else stays.
 #include "graph/rewrite.h"
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {

@@ -1,5 +1,5 @@
 // infer: types everywhere, shape chains and constant subgraphs folded, parameters left alone.
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {

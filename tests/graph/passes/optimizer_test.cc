@@ -1,5 +1,5 @@
 // optimizer: the whole update as nodes: names, buckets, groups, clip, guarded states.
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
-#include "../mini_ops.h"
 #include "graph/passes/passes.h"
+#include "tests/graph/mini_ops.h"
 
 namespace ortrain::mini {
 

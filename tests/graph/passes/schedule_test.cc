@@ -1,6 +1,6 @@
 // schedule: every live node once; readers of a state before its writer; nodes right before what
 // needs them.
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <random>
 
-#include "pass_tests.h"
+#include "tests/graph/passes/pass_tests.h"
 
 namespace ortrain {
 namespace {
