@@ -54,6 +54,7 @@ void decompose_node(Graph& g, NodeId n, std::string_view why);
 // --- rules of fuse_forward, one file each
 // --------------------------------------------------------------------------------
 int fuse_split(Graph&, PassContext&);       // passes/fuse_split.cc
+int fuse_attention(Graph&, PassContext&);   // passes/fuse_attention.cc
 int fuse_linear(Graph&, PassContext&);      // passes/fuse_linear.cc
 int fuse_batch_norm(Graph&, PassContext&);  // passes/fuse_batch_norm.cc
 

@@ -15,6 +15,7 @@ struct NamedRule {
 // Declared in rewrite.h, one file each: {"attention", fuse_attention}, ...
 const std::vector<NamedRule> kRules = {
     {"split", fuse_split},
+    {"attention", fuse_attention},
     {"linear", fuse_linear},
     {"batch_norm", fuse_batch_norm},
 };
