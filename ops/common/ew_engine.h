@@ -30,6 +30,7 @@ struct EwTable {
 };
 const EwTable& ew_ref_table(DType cls);  // kF32, kF64, kI64, kU64
 const EwTable& ew_simd_table();          // f32, for the CPU that runs; complete (falls back to ref)
+EwTable ew_make_simd_table();  // the same, made for Highway's chosen target of this moment (tests)
 
 // Converts n elements (a step of 0 reads one element n times). Floats to integers truncate and
 // saturate, NaN gives 0; integers wrap; anything to bool is "not zero".

@@ -34,9 +34,14 @@ HWY_INLINE V select(M m, V yes, V no) { return hn::IfThenElse(m, yes, no); }
 HWY_INLINE V truth(M m) { return hn::IfThenElseZero(m, set(1)); }
 HWY_INLINE M is(V v) { return hn::Not(hn::Eq(v, zero())); }  // Ne is ordered on AVX-512
 HWY_INLINE M nan(V v) { return hn::IsNaN(v); }
-// Bounds that let NaN through: x is the second operand, which x86 returns for NaN.
+// Bounds that let NaN through. x86's minimum returns its second operand when one is NaN.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 HWY_INLINE V at_most(V x, float high) { return hn::Min(set(high), x); }
 HWY_INLINE V at_least(V x, float low) { return hn::Max(set(low), x); }
+#else
+HWY_INLINE V at_most(V x, float high) { return select(hn::Gt(x, set(high)), set(high), x); }
+HWY_INLINE V at_least(V x, float low) { return select(hn::Lt(x, set(low)), set(low), x); }
+#endif
 // 2^n for integral n in [-126, 127].
 HWY_INLINE V power_of_two(V n) {
   const DI di;
@@ -452,12 +457,13 @@ HWY_EXPORT(fill);
 HWY_EXPORT(load_bool);
 HWY_EXPORT(store_bool);
 
+EwTable ew_make_simd_table() {
+  EwTable t = ew_ref_table(DType::kF32);
+  HWY_DYNAMIC_DISPATCH(fill)(t);
+  return t;
+}
 const EwTable& ew_simd_table() {
-  static const EwTable table = [] {
-    EwTable t = ew_ref_table(DType::kF32);
-    HWY_DYNAMIC_DISPATCH(fill)(t);
-    return t;
-  }();
+  static const EwTable table = ew_make_simd_table();
   return table;
 }
 void ew_load_bool_simd(const void* from, int64_t step, void* to, int64_t n) {
