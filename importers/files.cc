@@ -2,6 +2,7 @@
 #include "importers/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -108,10 +109,20 @@ std::string confined_path(const std::string& folder, const std::string& location
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   const size_t slash = path_.find_last_of('/');
   const size_t name = slash == std::string::npos ? 0 : slash + 1;
-  temporary_ = path_.substr(0, name) + "." + path_.substr(name) + ".tmp" +
-               std::to_string(static_cast<long>(::getpid()));
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail_io("cannot write", temporary_);
+  // One name for all, so that a killed writer leaves at most one file, which the next one takes.
+  temporary_ = path_.substr(0, name) + "." + path_.substr(name) + ".tmp";
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_io("cannot write", std::exchange(temporary_, ""));
+  struct stat mine {
+  }, named{};
+  const bool alone = ::flock(fd_, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd_, &mine) == 0 &&
+                     ::stat(temporary_.c_str(), &named) == 0 && mine.st_ino == named.st_ino;
+  if (!alone || ::ftruncate(fd_, 0) != 0) {
+    ::close(std::exchange(fd_, -1));
+    const std::string busy = std::exchange(temporary_, "");
+    if (!alone) fail(ErrorCode::kIo, "another process is writing '", path_, "' ('", busy, "')");
+    fail_io("cannot write", busy);
+  }
 }
 
 AtomicFile::~AtomicFile() {

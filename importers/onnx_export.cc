@@ -65,11 +65,32 @@ void write_edited(AtomicFile& out, const FileBytes& file, const std::vector<Edit
   copy_to(file.bytes.size());
 }
 
+bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
 std::string base_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
+// Without the ".new1" that an export which was cut off may have left in the model.
+std::string settled_name(const std::string& location) {
+  const size_t dot = location.rfind(".new");
+  if (dot == std::string::npos || dot == 0 || dot + 4 == location.size() ||
+      location.find_first_not_of("0123456789", dot + 4) != std::string::npos)
+    return location;
+  return location.substr(0, dot);
+}
+
+// Whether the bytes of a file contain a name.
+bool mentions(const std::string& path, const std::string& name) {
+  if (!exists(path)) return false;
+  const MappedFile file(path);
+  const std::span<const std::byte> b = file.bytes();
+  return std::string_view(reinterpret_cast<const char*>(b.data()), b.size()).find(name) !=
+         std::string_view::npos;
+}
+
 // Where a data file of the old model goes beside the new one (see onnx.h).
-std::string new_location(const std::string& location, const std::string& source,
+std::string new_location(const std::string& old, const std::string& source,
                          const std::string& target) {
+  const std::string location = settled_name(old);
   if (source == target) return location;
   if (!source.empty() && location.compare(0, source.size(), source) == 0)
     return target + location.substr(source.size());
@@ -100,10 +121,9 @@ struct ExternalTensor {
 struct DataFile {
   std::string location;   // final
   std::string temporary;  // until the model has been committed; = location when that is free
+  std::string left_over;  // the old model's, under a temporary name of an export that was cut off
   std::vector<ExternalTensor> tensors;
 };
-
-bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 class Export {
  public:
@@ -141,8 +161,16 @@ class Export {
       for (auto& [location, d] : data_) {
         d.location = new_location(location, base_name(source_), base_name(path));
         make_folders(folder, d.location);
+        // A name that starts with the model's own is used by no other model.
+        const bool own = d.location.compare(0, base_name(path).size(), base_name(path)) == 0;
         d.temporary = d.location;
-        for (int i = 1; exists(folder + d.temporary); ++i) d.temporary = cat(d.location, ".new", i);
+        for (int i = 1; exists(folder + d.temporary); ++i) {
+          d.temporary = cat(d.location, ".new", i);
+          if (own && !mentions(path, d.temporary)) break;
+        }
+        if (location != d.location && folder_of(source_) == folder_of(path) &&
+            base_name(source_) == base_name(path))
+          d.left_over = location;
         moved = moved || d.temporary != d.location;
         write_data(folder + d.temporary, location, d);
       }
@@ -154,8 +182,10 @@ class Export {
     }
     if (moved && settle_names(folder)) {
       write_model(path, false);
-      for (const auto& [location, d] : data_)
+      for (const auto& [location, d] : data_) {
         if (d.temporary != d.location) ::unlink((folder + d.temporary).c_str());
+        if (!d.left_over.empty()) ::unlink((folder + d.left_over).c_str());
+      }
     }
   }
 

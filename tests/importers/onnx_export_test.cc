@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -309,6 +311,55 @@ TEST(ExportFailure, FullDiskLeavesTheOldModel) {
   EXPECT_GT(failed, 20);
   file->export_model(path, only("w", w));
   EXPECT_EQ(value_in(path, "w", ops), std::vector<float>(6, 9.f));
+}
+
+// Killed at any instant while it exports over its own source, again and again: what is on disk is
+// one export, whole, never a mixture of two. w lies in the data file, k in the model file.
+TEST(ExportFailure, KilledAtAnyInstantLeavesOneWholeModel) {
+  TempFolder folder;
+  onnx::ModelProto m = external_model(folder, "weights.bin");
+  *m.mutable_graph()->add_initializer() = float_tensor("k", {2}, {0, 0}, true);
+  add_node(*m.mutable_graph(), "Add", "add", {"y", "k"}, {"z"});
+  m.mutable_graph()->mutable_output(0)->set_name("z");
+  const std::string path = folder.path("model.onnx");
+  write_file(path, m.SerializeAsString());
+  const OpTable ops = table_for(m);
+  int seen = 0;
+  float last = -1;
+  for (int round = 0; round < 60; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      try {
+        for (int i = 1;; ++i) {
+          const auto r = static_cast<float>(round * 1000 + i % 1000);
+          const HostTensor w = HostTensor::of<float>({2, 3}, {r, r, r, r, r, r});
+          const HostTensor k = HostTensor::of<float>({2}, {r, r});
+          OnnxFile::open(path, ops)->export_model(path, [&](const std::string& n) {
+            return n == "w" ? &w : n == "k" ? &k : nullptr;
+          });
+        }
+      } catch (const Error&) {
+        ::_exit(1);
+      }
+    }
+    ::usleep(static_cast<useconds_t>(500 + round * 7919 % 20000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(child, ::waitpid(child, &status, 0));
+    ASSERT_TRUE(WIFSIGNALED(status)) << "an export failed in round " << round;
+    const std::vector<float> w = value_in(path, "w", ops), k = value_in(path, "k", ops);
+    const std::vector<float> old{1, 2, 3, 4, 5, 6};  // until the first export is through
+    ASSERT_EQ(w, k[0] == 0 ? old : std::vector<float>(6, k[0])) << "round " << round;
+    seen += k[0] != last;
+    last = k[0];
+  }
+  EXPECT_GT(seen, 10);
+  // What the killed exports left behind goes with the next ones; the names are the user's again.
+  for (int i = 0; i < 2; ++i) OnnxFile::open(path, ops)->export_model(path, nullptr);
+  EXPECT_EQ(read_model(path).graph().initializer(0).external_data(0).value(), "weights.bin");
+  std::vector<std::string> files = folder.files();
+  std::erase_if(files, [](const std::string& f) { return f.rfind("weights.bin.new", 0) == 0; });
+  EXPECT_THAT(files, ElementsAre("model.onnx", "weights.bin"));
 }
 
 }  // namespace
