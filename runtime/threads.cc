@@ -3,9 +3,12 @@
 
 #include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <set>
 #include <string>
 #include <utility>
@@ -58,6 +61,24 @@ int set_threads(int n) {
   omp_set_dynamic(0);
   omp_set_num_threads(n);
   return n;
+}
+
+void bound_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  constexpr int kPauses = 200;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kPauses; ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  const double us =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  const int count = static_cast<int>(std::clamp(100 * kPauses / std::max(us, 0.1), 500.0, 20000.0));
+  setenv("GOMP_SPINCOUNT", std::to_string(count).c_str(), 1);
+  execv("/proc/self/exe", argv);  // where that fails, OpenMP's own count stays
 }
 
 }  // namespace ortrain

@@ -12,4 +12,11 @@ int available_threads();
 // Returns the number set.
 int set_threads(int n);
 
+// Restarts the program once with OpenMP's waiting bounded to about 100 us; call first in main.
+// GCC's OpenMP lets idle threads spin for 300,000 pauses (5-15 ms) before they sleep; on a machine
+// that is busy otherwise the thread they wait for often sits behind the spinning one, and a step of
+// 1 ms takes 200. The count is read when libgomp is loaded, hence the restart (about 10 ms). Does
+// nothing where the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT.
+void bound_spinning(char** argv);
+
 }  // namespace ortrain

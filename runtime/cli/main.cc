@@ -11,6 +11,7 @@
 #include "ortrain_config.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/flags.h"
+#include "runtime/threads.h"
 
 namespace ortrain::cli {
 namespace {
@@ -81,6 +82,7 @@ int run(int argc, char** argv) {
 }  // namespace ortrain::cli
 
 int main(int argc, char** argv) {
+  ortrain::bound_spinning(argv);
   try {
     return ortrain::cli::run(argc, argv);
   } catch (const ortrain::Error& e) {
