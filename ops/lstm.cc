@@ -108,17 +108,57 @@ Gemm make_gemm(const KernelQuery& q, bool library, Product p) {
            }}};
 }
 
+// A product whose right side stays the same for many calls: pack it once, then multiply.
+struct PackedGemm {
+  Kernel pack, multiply;
+  int64_t bytes = 0;  // of the packed right side
+  size_t workspace() const { return std::max(pack.workspace, multiply.workspace); }
+  void prepare(const void* b, void* packed, const KernelArgs& outer, void* workspace) const {
+    const void* in[] = {b};
+    void* out[] = {packed};
+    pack.run({in, out, workspace, outer.fault});
+  }
+  void operator()(const void* a, const void* packed, void* c, const KernelArgs& outer,
+                  void* workspace) const {
+    const void* in[] = {a, packed};
+    void* out[] = {c};
+    multiply.run({in, out, workspace, outer.fault});
+  }
+};
+
+template <class T>
+PackedGemm make_packed(const KernelQuery& q, bool library, Product p) {
+  if (library) {
+    const onednn::Md src = onednn::dense({p.m, p.k}), dst = onednn::dense({p.m, p.n});
+    const onednn::Md plain = onednn::matrix(p.n, p.k, !p.trans_b);
+    const onednn::Primitive ip =
+        onednn::inner_product(src, onednn::any({p.n, p.k}), onednn::Md(), dst);
+    onednn::Program pack(q), multiply(q);
+    pack.reorder(onednn::in(0, plain), onednn::out(0, ip.weights));
+    multiply.add(ip, {{DNNL_ARG_SRC, onednn::in(0, src)},
+                      {DNNL_ARG_WEIGHTS, onednn::in(1, ip.weights)},
+                      {DNNL_ARG_DST, onednn::out(0, dst)}});
+    return {std::move(pack).finish(), std::move(multiply).finish(),
+            static_cast<int64_t>(ip.weights.get_size())};
+  }
+  const int64_t count = p.n * p.k;
+  return {{0, [count](const KernelArgs& a) { std::copy_n(a.x<T>(0), count, a.y<T>(0)); }},
+          make_gemm<T>(q, false, p).kernel,
+          count * static_cast<int64_t>(sizeof(T))};
+}
+
 // --- one row of a step
 // ------------------------------------------------------------------------------------
+// always_inline: what is called from a SIMD clone must be compiled with its instruction set.
 template <class T>
-T sigmoid(T x) {
+[[gnu::always_inline]] inline T sigmoid(T x) {
   if constexpr (std::is_same_v<T, float>)
     return 1.f / (1.f + exp_f32(-x));
   else
     return 1 / (1 + std::exp(-x));
 }
 template <class T>
-T tanh_of(T x) {
+[[gnu::always_inline]] inline T tanh_of(T x) {
   if constexpr (std::is_same_v<T, float>)
     return 1.f - 2.f / (exp_f32(2.f * x) + 1.f);
   else
@@ -127,8 +167,8 @@ T tanh_of(T x) {
 
 // gates: X W^T on entry, activated gates on exit; recurrent: h R^T; bias: Wb then Rb (may be null).
 template <class T>
-inline void forward_row(T* gates, const T* recurrent, const T* bias, const T* c_prev, T* c, T* h,
-                        int64_t n) {
+[[gnu::always_inline]] inline void forward_row(T* gates, const T* recurrent, const T* bias,
+                                               const T* c_prev, T* c, T* h, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
     T a[4];
     for (int64_t k = 0; k < 4; ++k) {
@@ -146,8 +186,8 @@ inline void forward_row(T* gates, const T* recurrent, const T* bias, const T* c_
 // dh, dc: gradients at this step's outputs; dc becomes that of the previous cell; dgates is
 // written.
 template <class T>
-inline void backward_row(const T* gates, const T* c_prev, const T* c, const T* dh, T* dc, T* dgates,
-                         int64_t n) {
+[[gnu::always_inline]] inline void backward_row(const T* gates, const T* c_prev, const T* c,
+                                                const T* dh, T* dc, T* dgates, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
     const T i = gates[j], o = gates[n + j], f = gates[2 * n + j], g = gates[3 * n + j];
     const T t = tanh_of(c[j]);
@@ -195,13 +235,14 @@ struct Cut {
 template <class T>
 struct Forward {
   Sizes s;
-  Gemm project, recur;
+  Gemm project;
+  PackedGemm recur;
   bool wide_lens = false, save_gates = false, save_cells = false;
   int threads = 1;
 
   struct Work {
     T *gates, *cells, *recurrent, *h, *zero;
-    void* scratch;
+    void *packed, *scratch;
   };
   Work work(Cut& cut) const {
     Work w{};
@@ -210,8 +251,9 @@ struct Forward {
     w.recurrent = cut.take<T>(s.batch * 4 * s.hidden);
     w.h = cut.take<T>(s.batch * s.hidden);
     w.zero = cut.take<T>(s.batch * s.hidden);
+    w.packed = cut.take<std::byte>(recur.bytes);
     w.scratch = cut.take<std::byte>(
-        static_cast<int64_t>(std::max(project.kernel.workspace, recur.kernel.workspace)));
+        static_cast<int64_t>(std::max(project.kernel.workspace, recur.workspace())));
     return w;
   }
 
@@ -229,10 +271,11 @@ struct Forward {
       const T* first_c = a.in[6] ? a.x<T>(6) + d * plane : w.zero;
       std::copy_n(a.in[5] ? a.x<T>(5) + d * plane : w.zero, plane, w.h);
       project(a.x<T>(0), a.x<T>(1) + d * 4 * n * s.input, gates, a, w.scratch);
+      recur.prepare(a.x<T>(2) + d * 4 * n * n, w.packed, a, w.scratch);
       for (int64_t k = 0; k < s.steps; ++k) {
         const int64_t t = s.reversed(d) ? s.steps - 1 - k : k;
         const int64_t before = s.reversed(d) ? t + 1 : t - 1;
-        recur(w.h, a.x<T>(2) + d * 4 * n * n, w.recurrent, a, w.scratch);
+        recur(w.h, w.packed, w.recurrent, a, w.scratch);
         parallel_for(
             threads, s.batch, std::max<int64_t>(1, 2048 / n), [&](int64_t begin, int64_t end) {
               for (int64_t b = begin; b < end; ++b) {
@@ -267,13 +310,14 @@ struct Forward {
 template <class T>
 struct Backward {
   Sizes s;
-  Gemm to_h, to_x, to_w, to_r;
+  PackedGemm to_h;
+  Gemm to_x, to_w, to_r;
   bool wide_lens = false;
   int threads = 1;
 
   struct Work {
     T *dgates, *h_prev, *dh, *dc, *flow, *dx, *zero;
-    void* scratch;
+    void *packed, *scratch;
   };
   Work work(Cut& cut) const {
     const int64_t plane = s.batch * s.hidden;
@@ -285,8 +329,9 @@ struct Backward {
     w.flow = cut.take<T>(plane);
     w.dx = cut.take<T>(s.directions > 1 ? s.rows() * s.input : 0);
     w.zero = cut.take<T>(plane);
-    size_t most = 0;
-    for (const Gemm* g : {&to_h, &to_x, &to_w, &to_r}) most = std::max(most, g->kernel.workspace);
+    w.packed = cut.take<std::byte>(to_h.bytes);
+    size_t most = to_h.workspace();
+    for (const Gemm* g : {&to_x, &to_w, &to_r}) most = std::max(most, g->kernel.workspace);
     w.scratch = cut.take<std::byte>(static_cast<int64_t>(most));
     return w;
   }
@@ -302,11 +347,11 @@ struct Backward {
     const int64_t n = s.hidden, plane = s.batch * n;
     const T* gates = a.x<T>(8) + d * s.rows() * 4 * n;
     const T* cells = a.x<T>(9) + d * s.rows() * n;
-    const T* r = a.x<T>(2) + d * 4 * n * n;
     const T* first_c = a.in[6] ? a.x<T>(6) + d * plane : w.zero;
     const T* first_h = a.in[5] ? a.x<T>(5) + d * plane : w.zero;
     std::copy_n(a.in[11] ? a.x<T>(11) + d * plane : w.zero, plane, w.dh);
     std::copy_n(a.in[12] ? a.x<T>(12) + d * plane : w.zero, plane, w.dc);
+    to_h.prepare(a.x<T>(2) + d * 4 * n * n, w.packed, a, w.scratch);
     for (int64_t k = s.steps - 1; k >= 0; --k) {
       const int64_t t = s.reversed(d) ? s.steps - 1 - k : k;
       const int64_t before = s.reversed(d) ? t + 1 : t - 1;
@@ -338,7 +383,7 @@ struct Backward {
                 backward_row<T>(g, c_prev, c, dh, w.dc + b * n, dgates, n);
             }
           });
-      to_h(w.dgates + t * s.batch * 4 * n, r, w.flow, a, w.scratch);
+      to_h(w.dgates + t * s.batch * 4 * n, w.packed, w.flow, a, w.scratch);
       for (int64_t b = 0; b < s.batch; ++b)
         if (t < length_of(a, wide_lens, b, s.steps)) std::copy_n(w.flow + b * n, n, w.dh + b * n);
     }
@@ -369,7 +414,7 @@ Kernel forward(const KernelQuery& q) {
   Forward<T> f;
   const Sizes& s = f.s = sizes_of(q);
   f.project = make_gemm<T>(q, kLibrary, {s.rows(), 4 * s.hidden, s.input, false, true});
-  f.recur = make_gemm<T>(q, kLibrary, {s.batch, 4 * s.hidden, s.hidden, false, true});
+  f.recur = make_packed<T>(q, kLibrary, {s.batch, 4 * s.hidden, s.hidden, false, true});
   f.wide_lens = q.has_in(4) && q.in[4].dtype == DType::kI64;
   f.save_gates = q.has_out(3), f.save_cells = q.has_out(4);
   f.threads = q.threads;
@@ -382,7 +427,7 @@ template <class T, bool kLibrary>
 Kernel backward(const KernelQuery& q) {
   Backward<T> f;
   const Sizes& s = f.s = sizes_of(q);
-  f.to_h = make_gemm<T>(q, kLibrary, {s.batch, s.hidden, 4 * s.hidden, false, false});
+  f.to_h = make_packed<T>(q, kLibrary, {s.batch, s.hidden, 4 * s.hidden, false, false});
   f.to_x = make_gemm<T>(q, kLibrary, {s.rows(), s.input, 4 * s.hidden, false, false});
   f.to_w = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.input, s.rows(), true, false});
   f.to_r = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.hidden, s.rows(), true, false});
