@@ -165,18 +165,18 @@ template <class T>
     return std::tanh(x);
 }
 
-// gates: X W^T on entry, activated gates on exit; recurrent: h R^T; bias: Wb then Rb (may be null).
+// gates: X W^T on entry, activated gates on exit; recurrent: h R^T; bias: Wb then Rb.
 template <class T>
 [[gnu::always_inline]] inline void forward_row(T* gates, const T* recurrent, const T* bias,
                                                const T* c_prev, T* c, T* h, int64_t n) {
+#pragma omp simd
   for (int64_t j = 0; j < n; ++j) {
-    T a[4];
-    for (int64_t k = 0; k < 4; ++k) {
-      const int64_t at = k * n + j;
-      a[k] = gates[at] + recurrent[at];
-      if (bias) a[k] += bias[at] + bias[4 * n + at];
-    }
-    const T i = sigmoid(a[0]), o = sigmoid(a[1]), f = sigmoid(a[2]), g = tanh_of(a[3]);
+    const T i = sigmoid(gates[j] + recurrent[j] + bias[j] + bias[4 * n + j]);
+    const T o = sigmoid(gates[n + j] + recurrent[n + j] + bias[n + j] + bias[5 * n + j]);
+    const T f =
+        sigmoid(gates[2 * n + j] + recurrent[2 * n + j] + bias[2 * n + j] + bias[6 * n + j]);
+    const T g =
+        tanh_of(gates[3 * n + j] + recurrent[3 * n + j] + bias[3 * n + j] + bias[7 * n + j]);
     const T cell = f * c_prev[j] + i * g;
     gates[j] = i, gates[n + j] = o, gates[2 * n + j] = f, gates[3 * n + j] = g;
     c[j] = cell;
@@ -188,6 +188,7 @@ template <class T>
 template <class T>
 [[gnu::always_inline]] inline void backward_row(const T* gates, const T* c_prev, const T* c,
                                                 const T* dh, T* dc, T* dgates, int64_t n) {
+#pragma omp simd
   for (int64_t j = 0; j < n; ++j) {
     const T i = gates[j], o = gates[n + j], f = gates[2 * n + j], g = gates[3 * n + j];
     const T t = tanh_of(c[j]);
@@ -240,6 +241,9 @@ struct Forward {
   bool wide_lens = false, save_gates = false, save_cells = false;
   int threads = 1;
 
+  int64_t zeros() const {
+    return std::max(s.batch, int64_t{8}) * s.hidden;
+  }  // also a bias of zeros
   struct Work {
     T *gates, *cells, *recurrent, *h, *zero;
     void *packed, *scratch;
@@ -250,7 +254,7 @@ struct Forward {
     if (!save_cells) w.cells = cut.take<T>(s.directions * s.rows() * s.hidden);
     w.recurrent = cut.take<T>(s.batch * 4 * s.hidden);
     w.h = cut.take<T>(s.batch * s.hidden);
-    w.zero = cut.take<T>(s.batch * s.hidden);
+    w.zero = cut.take<T>(zeros());
     w.packed = cut.take<std::byte>(recur.bytes);
     w.scratch = cut.take<std::byte>(
         static_cast<int64_t>(std::max(project.kernel.workspace, recur.workspace())));
@@ -263,11 +267,11 @@ struct Forward {
     if (save_gates) w.gates = a.y<T>(3);
     if (save_cells) w.cells = a.y<T>(4);
     const int64_t n = s.hidden, plane = s.batch * n;
-    std::fill_n(w.zero, plane, T(0));
+    std::fill_n(w.zero, zeros(), T(0));
     for (int64_t d = 0; d < s.directions; ++d) {
       T* gates = w.gates + d * s.rows() * 4 * n;
       T* cells = w.cells + d * s.rows() * n;
-      const T* bias = a.in[3] ? a.x<T>(3) + d * 8 * n : nullptr;
+      const T* bias = a.in[3] ? a.x<T>(3) + d * 8 * n : w.zero;
       const T* first_c = a.in[6] ? a.x<T>(6) + d * plane : w.zero;
       std::copy_n(a.in[5] ? a.x<T>(5) + d * plane : w.zero, plane, w.h);
       project(a.x<T>(0), a.x<T>(1) + d * 4 * n * s.input, gates, a, w.scratch);
