@@ -3,8 +3,9 @@
 //
 // They become ortrain.GeluErf / GeluTanh, and gradients the two-input ortrain.GeluErfGrad /
 // GeluTanhGrad(dy, x). Formulas as torch.nn.functional.gelu; neither form stands in for the other.
-// Benchmark of the gradient ops (tests/ops/speed_test.cc, 12 M elements, 2 cores, f32): 1.0 x the
-// bandwidth of a scaling loop, so one code is as fast as memory allows.
+// Benchmark of GeluErfGrad (one core, 64 K elements in cache): 1.0 ns an element, the same formula
+// spelled out in eleven fused instructions 1.4; out of cache it runs at the speed of a scaling
+// loop.
 #include "graph/error.h"
 #include "ops/common/elementwise.h"
 

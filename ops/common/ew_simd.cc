@@ -143,7 +143,7 @@ HWY_INLINE V tanh(V x) {
   small = hn::MulAdd(small, s, set(-3.33327681e-1f));
   small = hn::MulAdd(hn::Mul(small, s), x, x);
   const Reduced e = exp_reduce(at_most(hn::Add(t, t), 40));
-  const V big = hn::MulAdd(hn::Add(e.minus_one, set(1)), power_of_two(e.n), set(1));
+  const V big = hn::Add(scale(hn::Add(e.minus_one, set(1)), e.n), set(1));
   const V y = hn::CopySign(hn::Sub(set(1), hn::Div(set(2), big)), x);
   return select(hn::Lt(t, set(0.599609375f)), small, y);
 }
@@ -151,7 +151,7 @@ HWY_INLINE V tanh(V x) {
 HWY_INLINE V sigmoid(V x) { return hn::Div(set(1), hn::Add(set(1), exp(hn::Neg(x)))); }
 
 HWY_INLINE V erf(V x) {
-  const V t = hn::Abs(x), s = hn::Mul(x, x);
+  const V t = at_most(hn::Abs(x), 4.2f), s = hn::Mul(t, t);  // 1 - erf(4) < 2^-25
   V r = hn::MulAdd(set(-1.72853470e-5f), t, set(3.83197126e-4f));
   const V u = hn::MulAdd(set(-3.88396438e-3f), t, set(2.42546219e-2f));
   r = hn::MulAdd(r, s, u);
@@ -159,9 +159,8 @@ HWY_INLINE V erf(V x) {
   r = hn::MulAdd(r, t, set(-6.34846687e-1f));
   r = hn::MulAdd(r, t, set(-1.28717512e-1f));
   r = hn::MulAdd(r, t, hn::Neg(t));
-  r = select(hn::Gt(t, set(4.2f)), set(-30), r);  // 1 - erf(4) < 2^-25
   const Reduced e = exp_reduce(r);
-  const V big = hn::NegMulAdd(hn::Add(e.minus_one, set(1)), power_of_two(e.n), set(1));
+  const V big = hn::Sub(set(1), scale(hn::Add(e.minus_one, set(1)), e.n));
   V p = hn::MulAdd(set(-5.96761703e-4f), s, set(4.99119423e-3f));
   p = hn::MulAdd(p, s, set(-2.67681349e-2f));
   p = hn::MulAdd(p, s, set(1.12819925e-1f));
