@@ -78,6 +78,8 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   arena_.allocate();
   for (Programs* list : {&programs_, &evals_})
     for (auto& [size, p] : *list) p->start(arena_);
+  loader_bytes_ =
+      data::Loader(train_, program().arrays(), sampler_, {.threaded = false}).buffer_bytes();
   run_ = {.step = 0,
           .skipped = 0,
           .seed = spec_.seed,
@@ -166,7 +168,6 @@ TrainResult Trainer::run(Observer& observer) {
                       {.first_step = run_.step,
                        .end_step = std::max(total_, run_.step),
                        .threaded = options_.loader_thread});
-  loader_bytes_ = loader.buffer_bytes();
   TrainResult result;
   const bool saves = !options_.checkpoint_folder.empty();
   int64_t saved_at = run_.step, skipped_in_a_row = 0;

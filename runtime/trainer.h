@@ -91,7 +91,7 @@ class Trainer {
   int64_t total_steps() const { return total_; }
   int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
   int64_t step() const { return run_.step; }  // done so far
-  // Parameters, states, constants, arena and batch buffers: what run() works in.
+  // Parameters, states, constants, arena and batch buffers: what run() works in, to the byte.
   size_t memory_bytes() const { return store_.bytes() + arena_.bytes() + loader_bytes_; }
   std::string memory_text() const;
 
