@@ -6,8 +6,8 @@
 // 0.1). They are state: never trained, no gradient. While training, inference exports get batch
 // statistics unless norms are frozen. Own additions, made by fuse_forward: relu=1 (relu_max: clip
 // above) and a sixth input z added before the relu; own outputs 3 and 4 are the mean and 1/sqrt(var
-// + epsilon) that were used. Bytes moved: see common/batch_norm_kernels.cc; the gradient op is
-// there because the same in primitive ops takes 11 passes over memory instead of 5
+// + epsilon) that were used, as f64. Bytes moved: see common/batch_norm_kernels.cc; the gradient op
+// is there because the same in primitive ops takes 11 passes over memory instead of 5
 // (docs/performance.md).
 #include "graph/error.h"
 #include "ops/common/batch_norm_kernels.h"
@@ -27,8 +27,8 @@ void infer_batch_norm(InferCtx& c) {
   c.out(0, c.dtype(0), x);
   c.out(1, c.dtype(3), c.shape(3));
   c.out(2, c.dtype(4), c.shape(4));
-  c.out(3, c.dtype(1), c.shape(1));
-  c.out(4, c.dtype(1), c.shape(1));
+  c.out(3, DType::kF64, c.shape(1));
+  c.out(4, DType::kF64, c.shape(1));
 }
 void infer_grad(InferCtx& c) {
   c.out(0, c.dtype(1), c.shape(1));

@@ -169,20 +169,21 @@ Kernel batch_norm_grad_ref(const KernelQuery& q) {
 }
 
 // --- channels-last f32
-// ----------------------------------------------------------------------------
+// ---------------------------------------------------------------------------- All arithmetic in
+// double: memory sets the pace, and the sign of a value near zero, which decides what a relu lets
+// through, comes out as the inputs determine it, the same forward and backward.
 namespace {
 
-constexpr int64_t kRows = 256;  // rows summed in f32 before the sums go to double
-
 // s[c] += sum of x - k, q[c] += sum of (x - k)^2 over `rows` rows.
-ORTRAIN_SIMD void sum_rows(const float* x, const float* k, int64_t rows, int64_t c, float* s,
-                           float* q) {
+ORTRAIN_SIMD void sum_rows(const float* x, const double* k, int64_t rows, int64_t c, double* s,
+                           double* q) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) {
     const float *x0 = x + r * c, *x1 = x0 + c, *x2 = x1 + c, *x3 = x2 + c;
 #pragma omp simd
     for (int64_t i = 0; i < c; ++i) {
-      const float d0 = x0[i] - k[i], d1 = x1[i] - k[i], d2 = x2[i] - k[i], d3 = x3[i] - k[i];
+      const double d0 = static_cast<double>(x0[i]) - k[i], d1 = static_cast<double>(x1[i]) - k[i];
+      const double d2 = static_cast<double>(x2[i]) - k[i], d3 = static_cast<double>(x3[i]) - k[i];
       s[i] += (d0 + d1) + (d2 + d3);
       q[i] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
     }
@@ -190,30 +191,34 @@ ORTRAIN_SIMD void sum_rows(const float* x, const float* k, int64_t rows, int64_t
   for (; r < rows; ++r) {
 #pragma omp simd
     for (int64_t i = 0; i < c; ++i) {
-      const float d = x[r * c + i] - k[i];
+      const double d = static_cast<double>(x[r * c + i]) - k[i];
       s[i] += d;
       q[i] += d * d;
     }
   }
 }
 
-ORTRAIN_SIMD void normalise(const float* x, const float* z, float* y, const float* mean,
-                            const float* scale, const float* bias, float low, float high,
+// y = clip((x - mean) scale + bias (+ z), low, high).
+ORTRAIN_SIMD void normalise(const float* x, const float* z, float* y, const double* mean,
+                            const double* scale, const double* bias, float low, float high,
                             int64_t rows, int64_t c) {
   for (int64_t r = 0; r < rows; ++r) {
+    const float *xr = x + r * c, *zr = z ? z + r * c : nullptr;
+    float* yr = y + r * c;
     if (z) {
 #pragma omp simd
       for (int64_t i = 0; i < c; ++i) {
-        float v = (x[r * c + i] - mean[i]) * scale[i] + bias[i] + z[r * c + i];
+        const double d = (static_cast<double>(xr[i]) - mean[i]) * scale[i] + bias[i];
+        float v = static_cast<float>(d + static_cast<double>(zr[i]));
         v = v < low ? low : v;
-        y[r * c + i] = v > high ? high : v;
+        yr[i] = v > high ? high : v;
       }
     } else {
 #pragma omp simd
       for (int64_t i = 0; i < c; ++i) {
-        float v = (x[r * c + i] - mean[i]) * scale[i] + bias[i];
+        float v = static_cast<float>((static_cast<double>(xr[i]) - mean[i]) * scale[i] + bias[i]);
         v = v < low ? low : v;
-        y[r * c + i] = v > high ? high : v;
+        yr[i] = v > high ? high : v;
       }
     }
   }
@@ -222,8 +227,8 @@ ORTRAIN_SIMD void normalise(const float* x, const float* z, float* y, const floa
 // g = dy where the relu let through; s += sum g, q += sum g (x - mean). With `y` the mask is y's
 // and g goes to dz.
 ORTRAIN_SIMD void grad_sums(const float* dy, const float* x, const float* y, float* dz,
-                            const float* mean, const float* scale, const float* bias, float low,
-                            float high, int64_t rows, int64_t c, float* s, float* q) {
+                            const double* mean, const double* scale, const double* bias, float low,
+                            float high, int64_t rows, int64_t c, double* s, double* q) {
   for (int64_t r = 0; r < rows; ++r) {
     const float *dyr = dy + r * c, *xr = x + r * c;
     if (y) {
@@ -233,14 +238,15 @@ ORTRAIN_SIMD void grad_sums(const float* dy, const float* x, const float* y, flo
       for (int64_t i = 0; i < c; ++i) {
         const float g = yr[i] <= low || yr[i] >= high ? 0.0f : dyr[i];
         dzr[i] = g;
-        s[i] += g;
-        q[i] += g * (xr[i] - mean[i]);
+        s[i] += static_cast<double>(g);
+        q[i] += static_cast<double>(g) * (static_cast<double>(xr[i]) - mean[i]);
       }
     } else {
 #pragma omp simd
       for (int64_t i = 0; i < c; ++i) {
-        const float d = xr[i] - mean[i], v = d * scale[i] + bias[i];
-        const float g = v <= low || v >= high ? 0.0f : dyr[i];
+        const double d = static_cast<double>(xr[i]) - mean[i];
+        const float v = static_cast<float>(d * scale[i] + bias[i]);
+        const double g = static_cast<double>(v <= low || v >= high ? 0.0f : dyr[i]);
         s[i] += g;
         q[i] += g * d;
       }
@@ -249,17 +255,18 @@ ORTRAIN_SIMD void grad_sums(const float* dy, const float* x, const float* y, flo
 }
 
 // dx = scale g + slope (x - mean) + shift.
-ORTRAIN_SIMD void grad_input(const float* dy, const float* x, float* dx, const float* mean,
-                             const float* scale, const float* bias, const float* slope,
-                             const float* shift, float low, float high, int64_t rows, int64_t c) {
+ORTRAIN_SIMD void grad_input(const float* dy, const float* x, float* dx, const double* mean,
+                             const double* scale, const double* bias, const double* slope,
+                             const double* shift, float low, float high, int64_t rows, int64_t c) {
   for (int64_t r = 0; r < rows; ++r) {
     const float *dyr = dy + r * c, *xr = x + r * c;
     float* dxr = dx + r * c;
 #pragma omp simd
     for (int64_t i = 0; i < c; ++i) {
-      const float d = xr[i] - mean[i], v = d * scale[i] + bias[i];
+      const double d = static_cast<double>(xr[i]) - mean[i];
+      const float v = static_cast<float>(d * scale[i] + bias[i]);
       const float g = v <= low || v >= high ? 0.0f : dyr[i];
-      dxr[i] = g * scale[i] + (d * slope[i] + shift[i]);
+      dxr[i] = static_cast<float>(static_cast<double>(g) * scale[i] + (d * slope[i] + shift[i]));
     }
   }
 }
@@ -274,60 +281,47 @@ struct Folded {
         rows(b.rows / fold) {}
 };
 
-// Workspace: [pieces][2][wide] double sums, then f32 rows of `wide`: 2 per piece, and 6 shared.
+// Workspace: rows of `wide` doubles: 5 shared, then 2 sums per piece.
 struct Space {
   int64_t wide;
   int pieces;
   size_t bytes() const {
-    return static_cast<size_t>(wide) *
-           (static_cast<size_t>(pieces) * (2 * sizeof(double) + 2 * sizeof(float)) +
-            6 * sizeof(float));
+    return static_cast<size_t>(wide) * static_cast<size_t>(2 * pieces + 5) * sizeof(double);
   }
-  double* sums(void* w, int64_t piece) const { return static_cast<double*>(w) + piece * 2 * wide; }
-  float* row(void* w, int64_t i) const {
-    return reinterpret_cast<float*>(static_cast<double*>(w) + int64_t{pieces} * 2 * wide) +
-           i * wide;
-  }
-  float* partial(void* w, int64_t piece) const { return row(w, 6 + 2 * piece); }
+  double* row(void* w, int64_t i) const { return static_cast<double*>(w) + i * wide; }
+  double* sums(void* w, int64_t piece) const { return row(w, 5 + 2 * piece); }
 };
 
 int64_t row_grain(int64_t c) { return 1 + 16384 / std::max<int64_t>(1, c); }
 
 // Repeats the first c entries over the folded row.
-void repeat(float* p, const Norm& b, const Folded& f) {
+void repeat(double* p, const Norm& b, const Folded& f) {
   for (int64_t i = b.c; i < f.wide; ++i) p[i] = p[i - b.c];
 }
 
-// Calls `block(element offset, rows, channels, s, q)` over all rows in blocks of kRows, and adds up
-// s and q in double into the first c entries of sums(w, 0) and sums(w, 0) + c.
+// Calls `block(element offset, rows, channels, s, q)` over all rows, each thread on its own sums,
+// and adds these up into the first c entries of sums(w, 0) and of the row after it.
 template <class Block>
 void sum_blocks(const Norm& b, const Folded& f, const Space& space, void* w, Block&& block) {
   const int64_t pieces =
       std::max<int64_t>(1, std::min<int64_t>(space.pieces, f.rows / row_grain(f.wide)));
-  const auto add_block = [&](double* sums, float* s, int64_t at, int64_t rows, int64_t channels) {
-    std::fill(s, s + 2 * f.wide, 0.0f);
-    block(at, rows, channels, s, s + f.wide);
-    for (int64_t i = 0; i < 2 * f.wide; ++i) sums[i] += static_cast<double>(s[i]);
-  };
   parallel_for(b.threads, pieces, 1, [&](int64_t piece, int64_t last) {
     for (; piece < last; ++piece) {
       double* sums = space.sums(w, piece);
       std::fill(sums, sums + 2 * f.wide, 0.0);
-      const int64_t end = f.rows * (piece + 1) / pieces;
-      for (int64_t r = f.rows * piece / pieces; r < end; r += kRows)
-        add_block(sums, space.partial(w, piece), r * f.wide, std::min(kRows, end - r), f.wide);
+      const int64_t begin = f.rows * piece / pieces, end = f.rows * (piece + 1) / pieces;
+      block(begin * f.wide, end - begin, f.wide, sums, sums + f.wide);
     }
   });
   double* total = space.sums(w, 0);
   if (const int64_t rest = b.rows - f.rows * f.fold; rest > 0)
-    add_block(total, space.partial(w, 0), f.rows * f.wide, rest, b.c);
+    block(f.rows * f.wide, rest, b.c, total, total + f.wide);
   for (int64_t piece = 1; piece < pieces; ++piece)
     for (int64_t i = 0; i < 2 * f.wide; ++i) total[i] += space.sums(w, piece)[i];
   for (int64_t i = b.c; i < f.wide; ++i) {
     total[i % b.c] += total[i];
     total[f.wide + i % b.c] += total[f.wide + i];
   }
-  std::copy(total + f.wide, total + f.wide + b.c, total + b.c);
 }
 
 // Calls `block(element offset, rows, channels)` over all rows, on all threads.
@@ -340,11 +334,12 @@ void each_block(const Norm& b, const Folded& f, Block&& block) {
 
 }  // namespace
 
+// Everything f32, but the saved statistics, which are f64.
 std::string batch_norm_reject(const KernelQuery& q) {
   if (!q.attrs.i("channels_last", 0) && q.in[0].rank() != 2) return "takes channels-last data";
-  for (const auto* list : {&q.in, &q.out})
-    for (const TensorDesc& t : *list)
-      if (t.present() && t.dtype != DType::kF32) return "takes f32";
+  if (q.in[0].dtype != DType::kF32) return "takes f32";
+  for (const TensorDesc& t : q.out)
+    if (t.present() && t.rank() > 1 && t.dtype != DType::kF32) return "takes f32";
   return q.in[0].count() == 0 ? "empty tensor" : "";
 }
 
@@ -356,32 +351,29 @@ Kernel batch_norm_nhwc(const KernelQuery& q) {
   return {space.bytes(), [b, f, space, ch = Channel{q}](const KernelArgs& a) {
             void* w = a.workspace;
             const float* x = a.x<float>(0);
-            float *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
-            float* first = space.row(w, 3);  // what x is shifted by
-            const double* sums = space.sums(w, 0);
+            double *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
             if (b.training) {
+              double* first = space.row(w, 3);  // what x is shifted by
               std::copy(x, x + b.c, first);
               repeat(first, b, f);
               sum_blocks(b, f, space, w,
-                         [&](int64_t at, int64_t rows, int64_t channels, float* s, float* sq) {
+                         [&](int64_t at, int64_t rows, int64_t channels, double* s, double* sq) {
                            sum_rows(x + at, first, rows, channels, s, sq);
                          });
             }
+            const double *s = space.sums(w, 0), *sq = s + f.wide;
             for (int64_t c = 0; c < b.c; ++c) {
               double m = ch.in(a, 3, c), var = ch.in(a, 4, c);
               if (b.training) {
-                const double n = static_cast<double>(b.rows), d = sums[c] / n;
+                const double n = static_cast<double>(b.rows), d = s[c] / n;
                 m = static_cast<double>(x[c]) + d;
-                var = std::max(0.0, sums[b.c + c] / n - d * d);
+                var = std::max(0.0, sq[c] / n - d * d);
               }
-              const double full = ch.in(a, 1, c) * ch.statistics(a, b, c, m, var);
-              mean[c] = static_cast<float>(m);
-              scale[c] = static_cast<float>(full);
-              // What the mean lost by rounding goes into the bias.
-              bias[c] =
-                  static_cast<float>(ch.in(a, 2, c) - (m - static_cast<double>(mean[c])) * full);
+              mean[c] = m;
+              scale[c] = ch.in(a, 1, c) * ch.statistics(a, b, c, m, var);
+              bias[c] = ch.in(a, 2, c);
             }
-            for (float* p : {mean, scale, bias}) repeat(p, b, f);
+            for (double* p : {mean, scale, bias}) repeat(p, b, f);
             each_block(b, f, [&](int64_t at, int64_t rows, int64_t channels) {
               normalise(x + at, b.residual ? a.x<float>(5) + at : nullptr, a.y<float>(0) + at, mean,
                         scale, bias, static_cast<float>(b.low), static_cast<float>(b.high), rows,
@@ -400,35 +392,36 @@ Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
           [b, f, space, own_dz, ch = Channel{q}, want_dx = q.has_out(0)](const KernelArgs& a) {
             void* w = a.workspace;
             const float *dy = a.x<float>(0), *x = a.x<float>(1);
-            float *scale = space.row(w, 0), *slope = space.row(w, 1), *shift = space.row(w, 2);
-            float *mean = space.row(w, 3), *bias = space.row(w, 4);
+            double *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
+            double *slope = space.row(w, 3), *shift = space.row(w, 4);
             float* dz = nullptr;
             if (b.residual)
               dz = own_dz ? reinterpret_cast<float*>(static_cast<std::byte*>(w) + space.bytes())
                           : a.y<float>(3);
             const float low = static_cast<float>(b.low), high = static_cast<float>(b.high);
-            std::copy(a.x<float>(3), a.x<float>(3) + b.c, mean);
-            std::copy(a.x<float>(5), a.x<float>(5) + b.c, bias);
-            for (int64_t c = 0; c < b.c; ++c)
-              scale[c] = static_cast<float>(ch.in(a, 2, c) * ch.in(a, 4, c));
-            for (float* p : {mean, bias, scale}) repeat(p, b, f);
+            for (int64_t c = 0; c < b.c; ++c) {
+              mean[c] = ch.in(a, 3, c);
+              scale[c] = ch.in(a, 2, c) * ch.in(a, 4, c);
+              bias[c] = ch.in(a, 5, c);
+            }
+            for (double* p : {mean, scale, bias}) repeat(p, b, f);
             sum_blocks(b, f, space, w,
-                       [&](int64_t at, int64_t rows, int64_t channels, float* s, float* sq) {
+                       [&](int64_t at, int64_t rows, int64_t channels, double* s, double* sq) {
                          grad_sums(dy + at, x + at, b.residual ? a.x<float>(6) + at : nullptr,
                                    b.residual ? dz + at : nullptr, mean, scale, bias, low, high,
                                    rows, channels, s, sq);
                        });
             const double n = static_cast<double>(b.rows);
             for (int64_t c = 0; c < b.c; ++c) {
-              const double sum = space.sums(w, 0)[c], product = space.sums(w, 0)[b.c + c];
-              const double invstd = ch.in(a, 4, c), full = ch.in(a, 2, c) * invstd;
+              const double sum = space.sums(w, 0)[c], product = space.sums(w, 0)[f.wide + c];
+              const double invstd = ch.in(a, 4, c);
               ch.out(a, 1, c, product * invstd);
               ch.out(a, 2, c, sum);
-              slope[c] = b.training ? static_cast<float>(-full * invstd * invstd * product / n) : 0;
-              shift[c] = b.training ? static_cast<float>(-full * sum / n) : 0;
+              slope[c] = b.training ? -scale[c] * invstd * invstd * product / n : 0;
+              shift[c] = b.training ? -scale[c] * sum / n : 0;
             }
             if (!want_dx) return;
-            for (float* p : {slope, shift}) repeat(p, b, f);
+            for (double* p : {slope, shift}) repeat(p, b, f);
             constexpr float inf = std::numeric_limits<float>::infinity();
             each_block(b, f, [&](int64_t at, int64_t rows, int64_t channels) {
               grad_input((b.residual ? dz : dy) + at, x + at, a.y<float>(0) + at, mean, scale, bias,

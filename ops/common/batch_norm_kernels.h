@@ -3,8 +3,8 @@
 //
 // "nhwc": f32 with the channel as the last axis ([N,C] included): statistics in one pass over x,
 // normalise + residual + relu in a second; backward likewise two passes. "ref": any float type and
-// layout. Sums: f32 over 256 rows of values shifted by the first row, then double, so the variance
-// keeps about f32 accuracy whatever the mean.
+// layout. Both compute in double; the variance sums are of values shifted by the first row, so its
+// accuracy does not depend on the mean.
 #pragma once
 
 #include "runtime/kernel.h"
