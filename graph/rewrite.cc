@@ -34,6 +34,28 @@ std::optional<double> uniform(const Graph& g, ValueId v) {
   return t ? uniform_contents(*t) : std::nullopt;
 }
 
+std::optional<double> number(const Graph& g, ValueId v) {
+  const HostTensor* t = constant(g, v);
+  if (!t || t->count() != 1 || !is_float(t->dtype())) return std::nullopt;
+  return t->as_double(0);
+}
+
+bool through_scale(const Graph& g, ValueId& v, double& factor) {
+  const Node* n = producer(g, v);
+  if (!n || n->inputs.size() != 2) return false;
+  if (n->op->ew != Ew::kMul && n->op->ew != Ew::kDiv) return false;
+  const bool divides = n->op->ew == Ew::kDiv;
+  for (size_t side = 0; side < (divides ? 1u : 2u); ++side) {
+    const auto c = number(g, n->inputs[1 - side]);
+    const ValueId x = n->inputs[side];
+    if (!c || *c == 0 || !(g.value(x).shape == g.value(v).shape)) continue;
+    factor *= divides ? 1 / *c : *c;
+    v = x;
+    return true;
+  }
+  return false;
+}
+
 bool is_graph_result(const Graph& g, ValueId v) {
   return std::count(g.outputs().begin(), g.outputs().end(), v) > 0 ||
          std::any_of(g.updates().begin(), g.updates().end(),

@@ -28,6 +28,10 @@ const HostTensor* constant(const Graph& g, ValueId v);
 std::optional<double> uniform_contents(const HostTensor& t);
 // The same for a constant; nullopt for values not known now.
 std::optional<double> uniform(const Graph& g, ValueId v);
+// The number in a float constant of one element.
+std::optional<double> number(const Graph& g, ValueId v);
+// If v = x * c or x / c with a number c, of the same shape as x: v becomes x, factor the product.
+bool through_scale(const Graph& g, ValueId& v, double& factor);
 bool is_graph_result(const Graph& g, ValueId v);  // an output of the graph, or the next of a state
 // Exactly one use in all, graph results included: what a fusion may swallow.
 bool single_use(const Graph& g, ValueId v);
@@ -54,6 +58,8 @@ void decompose_node(Graph& g, NodeId n, std::string_view why);
 // --- rules of fuse_forward, one file each
 // --------------------------------------------------------------------------------
 int fuse_split(Graph&, PassContext&);       // passes/fuse_split.cc
+int fuse_gelu(Graph&, PassContext&);        // passes/fuse_gelu.cc
+int fuse_norm(Graph&, PassContext&);        // passes/fuse_norm.cc
 int fuse_attention(Graph&, PassContext&);   // passes/fuse_attention.cc
 int fuse_linear(Graph&, PassContext&);      // passes/fuse_linear.cc
 int fuse_batch_norm(Graph&, PassContext&);  // passes/fuse_batch_norm.cc

@@ -21,30 +21,6 @@ constexpr double kHidden = -1e4;  // a score this far below the row's maximum ha
 bool is(const Node* n, std::string_view op) { return n && n->op->name == op; }
 bool is_ew(const Node* n, Ew code) { return n && n->op->ew == code; }
 
-// A constant of one element.
-std::optional<double> number(const Graph& g, ValueId v) {
-  const HostTensor* t = constant(g, v);
-  if (!t || t->count() != 1 || !is_float(t->dtype())) return std::nullopt;
-  return t->as_double(0);
-}
-
-// Steps through v = x * c or x / c with a number c that does not change the shape.
-bool step_scale(const Graph& g, ValueId& v, double& factor) {
-  const Node* n = producer(g, v);
-  if (!is_ew(n, Ew::kMul) && !is_ew(n, Ew::kDiv)) return false;
-  if (n->inputs.size() != 2) return false;
-  const bool divides = n->op->ew == Ew::kDiv;
-  for (size_t side = 0; side < (divides ? 1u : 2u); ++side) {
-    const auto c = number(g, n->inputs[1 - side]);
-    const ValueId x = n->inputs[side];
-    if (!c || *c == 0 || !(g.value(x).shape == g.value(v).shape)) continue;
-    factor *= divides ? 1 / *c : *c;
-    v = x;
-    return true;
-  }
-  return false;
-}
-
 // What hides keys: an added float tensor or a bool one.
 struct Masks {
   std::vector<std::pair<ValueId, double>> added;  // value, factor
@@ -117,12 +93,12 @@ std::optional<Scores> scores_of(const Graph& g, ValueId v) {
       out.product = v;
       return out;
     }
-    if (step_scale(g, v, out.factor)) continue;
+    if (through_scale(g, v, out.factor)) continue;
     if (is_ew(n, Ew::kAdd) && n->inputs.size() == 2) {
       // The branch that leads to a product; the other is the mask.
       const auto leads = [&](ValueId x) {
         double ignored = 1;
-        while (step_scale(g, x, ignored)) {
+        while (through_scale(g, x, ignored)) {
         }
         const Node* p = producer(g, x);
         return g.value(x).shape == shape &&
@@ -131,7 +107,7 @@ std::optional<Scores> scores_of(const Graph& g, ValueId v) {
       const bool first = leads(n->inputs[0]), second = leads(n->inputs[1]);
       const auto product = [&](ValueId x) {
         double ignored = 1;
-        while (step_scale(g, x, ignored)) {
+        while (through_scale(g, x, ignored)) {
         }
         return is(producer(g, x), "MatMul");
       };
@@ -179,7 +155,7 @@ ValueId product_after(const Graph& g, ValueId p, bool& guard) {
 // k [.., S, D] from the right operand of the first product, [.., D, S].
 Expr keys_from(Builder& b, ValueId v, double& factor, bool transposed_already) {
   const Graph& g = b.graph();
-  while (step_scale(g, v, factor)) {
+  while (through_scale(g, v, factor)) {
   }
   if (transposed_already) return b.wrap(v);
   const Shape shape = g.value(v).shape;
@@ -188,7 +164,7 @@ Expr keys_from(Builder& b, ValueId v, double& factor, bool transposed_already) {
     const std::vector<int64_t> perm = t->attrs.ints("perm");
     ValueId x = t->inputs[0];
     if (perm == std::vector<int64_t>{0, 1, 3, 2} || perm == std::vector<int64_t>{0, 2, 1}) {
-      while (step_scale(g, x, factor)) {
+      while (through_scale(g, x, factor)) {
       }
       return b.wrap(x);
     }
@@ -206,7 +182,7 @@ Expr keys_from(Builder& b, ValueId v, double& factor, bool transposed_already) {
       const Shape& m = g.value(t->inputs[0]).shape;
       if (s.rank() == 4 && s[0] == shape[0] && s[1] == shape[1] && s[2] == shape[3] &&
           s[3] == shape[2] && m[1] == s[2] && m[2] == s[3]) {
-        while (step_scale(g, x, factor)) {
+        while (through_scale(g, x, factor)) {
         }
         return b.wrap(x);
       }
@@ -256,7 +232,7 @@ bool fuse(Graph& g, NodeId softmax) {
   Builder b(g, s.origin + "|attention");
   double factor = scores->factor;
   ValueId q_id = first.inputs[0];
-  while (step_scale(g, q_id, factor)) {
+  while (through_scale(g, q_id, factor)) {
   }
   Expr q = b.wrap(q_id),
        k = keys_from(b, first.inputs[1], factor, first.attrs.i("trans_b", 0) != 0),

@@ -16,6 +16,8 @@ struct NamedRule {
 const std::vector<NamedRule> kRules = {
     {"split", fuse_split},
     {"attention", fuse_attention},
+    {"norm", fuse_norm},
+    {"gelu", fuse_gelu},
     {"linear", fuse_linear},
     {"batch_norm", fuse_batch_norm},
 };
