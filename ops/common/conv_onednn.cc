@@ -71,7 +71,7 @@ std::string reject(const KernelQuery& q, Make&& make) {
 }  // namespace
 
 std::string conv_reject(const KernelQuery& q) {
-  return reject(q, [&] { onednn::conv(forward(q).spec, false, onednn::Make::kProbe); });
+  return reject(q, [&] { onednn::conv(forward(q).spec, onednn::Make::kProbe); });
 }
 std::string conv_grad_input_reject(const KernelQuery& q) {
   return reject(q, [&] { onednn::conv_grad_input(grad_input(q).spec, onednn::Make::kProbe); });

@@ -6,7 +6,7 @@
 namespace ortrain::ops {
 
 void add_product(onednn::Program& program, const Product& p, const onednn::Slot& a,
-                 const onednn::Slot& b, const onednn::Slot& c, int bias_index, bool relu) {
+                 const onednn::Slot& b, const onednn::Slot& c, int bias_index) {
   using onednn::matrix;
   using onednn::Slot;
   const auto with = [](const Slot& s, const onednn::Md& md) { return Slot{s.where, s.index, md}; };
@@ -14,7 +14,7 @@ void add_product(onednn::Program& program, const Product& p, const onednn::Slot&
     // weights[n, k] with op(b)[k, n]: stored [n, k] when trans_b.
     const onednn::Md bias = bias_index < 0 ? onednn::Md() : onednn::dense({p.n});
     const onednn::Primitive prim = onednn::inner_product(
-        matrix(p.m, p.k, false), matrix(p.n, p.k, !p.trans_b), bias, matrix(p.m, p.n, false), relu);
+        matrix(p.m, p.k, false), matrix(p.n, p.k, !p.trans_b), bias, matrix(p.m, p.n, false));
     std::vector<std::pair<int, Slot>> args = {{DNNL_ARG_SRC, with(a, prim.src)},
                                               {DNNL_ARG_WEIGHTS, with(b, prim.weights)},
                                               {DNNL_ARG_DST, with(c, prim.dst)}};
@@ -23,7 +23,7 @@ void add_product(onednn::Program& program, const Product& p, const onednn::Slot&
     program.add(prim, args);
     return;
   }
-  ORTRAIN_CHECK(bias_index < 0 && !relu, "bias with a transposed left side");
+  ORTRAIN_CHECK(bias_index < 0, "bias with a transposed left side");
   if (!p.trans_b) {
     // c[m, n] = sum over rows of a[k, m] b[k, n]: the weight gradient of a batch of k rows with m
     // inputs and n outputs; diff_weights[n, m] stored as c.

@@ -1,4 +1,4 @@
-// c[M,N] = op(a) op(b) (+ bias[N]) (relu) for 2-D f32 operands, as the fastest oneDNN primitive:
+// c[M,N] = op(a) op(b) (+ bias[N]) for 2-D f32 operands, as the fastest oneDNN primitive:
 // inner_product (its backward-by-weights form for a transposed left side), matmul otherwise
 // (figures: docs/performance.md).
 #pragma once
@@ -15,7 +15,6 @@ struct Product {
 // Appends the product to the program. Slots' layouts are ignored: row-major as Product says.
 // bias_index: input index of a length-n bias, or -1; needs !trans_a.
 void add_product(onednn::Program& program, const Product& p, const onednn::Slot& a,
-                 const onednn::Slot& b, const onednn::Slot& c, int bias_index = -1,
-                 bool relu = false);
+                 const onednn::Slot& b, const onednn::Slot& c, int bias_index = -1);
 
 }  // namespace ortrain::ops

@@ -22,18 +22,9 @@ dnnl::stream& stream() {
   return s;
 }
 
-dnnl::primitive_attr attributes(bool relu) {
+dnnl::primitive_attr attributes() {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (relu) {
-    dnnl::post_ops ops;
-#if DNNL_VERSION_MAJOR < 3
-    ops.append_eltwise(1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
-#else
-    ops.append_eltwise(algorithm::eltwise_relu, 0.0f, 0.0f);
-#endif
-    attr.set_post_ops(ops);
-  }
   return attr;
 }
 
@@ -45,7 +36,7 @@ auto describe(const dnnl::primitive_attr& attr, A&&... args) {
 }
 template <class P, class Hint, class... A>
 auto describe_backward(const Hint& hint, A&&... args) {
-  return typename P::primitive_desc(typename P::desc(std::forward<A>(args)...), attributes(false),
+  return typename P::primitive_desc(typename P::desc(std::forward<A>(args)...), attributes(),
                                     engine(), hint);
 }
 #else
@@ -55,7 +46,7 @@ auto describe(const dnnl::primitive_attr& attr, A&&... args) {
 }
 template <class P, class Hint, class... A>
 auto describe_backward(const Hint& hint, A&&... args) {
-  return typename P::primitive_desc(engine(), std::forward<A>(args)..., hint, attributes(false));
+  return typename P::primitive_desc(engine(), std::forward<A>(args)..., hint, attributes());
 }
 #endif
 
@@ -68,20 +59,20 @@ void complete(Primitive& out, const Pd& pd, Make make) {
 
 bool empty(const Md& md) { return md.get_size() == 0; }
 
-auto inner_product_pd(const Md& src, const Md& weights, const Md& bias, const Md& dst, bool relu) {
+auto inner_product_pd(const Md& src, const Md& weights, const Md& bias, const Md& dst) {
   using P = dnnl::inner_product_forward;
   return empty(bias)
-             ? describe<P>(attributes(relu), prop_kind::forward_training, src, weights, dst)
-             : describe<P>(attributes(relu), prop_kind::forward_training, src, weights, bias, dst);
+             ? describe<P>(attributes(), prop_kind::forward_training, src, weights, dst)
+             : describe<P>(attributes(), prop_kind::forward_training, src, weights, bias, dst);
 }
 
-auto conv_pd(const ConvSpec& s, bool relu) {
+auto conv_pd(const ConvSpec& s) {
   using P = dnnl::convolution_forward;
   const auto kind = prop_kind::forward_training;
   const auto algo = algorithm::convolution_direct;
-  return empty(s.bias) ? describe<P>(attributes(relu), kind, algo, s.src, s.weights, s.dst,
-                                     s.strides, s.dilations, s.pads_begin, s.pads_end)
-                       : describe<P>(attributes(relu), kind, algo, s.src, s.weights, s.bias, s.dst,
+  return empty(s.bias) ? describe<P>(attributes(), kind, algo, s.src, s.weights, s.dst, s.strides,
+                                     s.dilations, s.pads_begin, s.pads_end)
+                       : describe<P>(attributes(), kind, algo, s.src, s.weights, s.bias, s.dst,
                                      s.strides, s.dilations, s.pads_begin, s.pads_end);
 }
 
@@ -117,16 +108,16 @@ Md matrix(int64_t rows, int64_t cols, bool trans) {
 // --- primitives ---------------------------------------------------------------------------------
 Primitive matmul(const Md& a, const Md& b, const Md& c, Make make) {
   Primitive p;
-  const auto pd = describe<dnnl::matmul>(attributes(false), a, b, c);
+  const auto pd = describe<dnnl::matmul>(attributes(), a, b, c);
   p.src = pd.src_desc(), p.weights = pd.weights_desc(), p.dst = pd.dst_desc();
   complete<dnnl::matmul>(p, pd, make);
   return p;
 }
 
-Primitive inner_product(const Md& src, const Md& weights, const Md& bias, const Md& dst, bool relu,
+Primitive inner_product(const Md& src, const Md& weights, const Md& bias, const Md& dst,
                         Make make) {
   Primitive p;
-  const auto pd = inner_product_pd(src, weights, bias, dst, relu);
+  const auto pd = inner_product_pd(src, weights, bias, dst);
   p.src = pd.src_desc(), p.weights = pd.weights_desc(), p.dst = pd.dst_desc(), p.bias = bias;
   complete<dnnl::inner_product_forward>(p, pd, make);
   return p;
@@ -134,7 +125,7 @@ Primitive inner_product(const Md& src, const Md& weights, const Md& bias, const 
 
 Primitive inner_product_grad_input(const Md& src, const Md& weights, const Md& dst) {
   Primitive p;
-  const auto hint = inner_product_pd(src, weights, Md(), dst, false);
+  const auto hint = inner_product_pd(src, weights, Md(), dst);
   const auto pd = describe_backward<dnnl::inner_product_backward_data>(hint, src, weights, dst);
   p.src = pd.diff_src_desc(), p.weights = pd.weights_desc(), p.dst = pd.diff_dst_desc();
   complete<dnnl::inner_product_backward_data>(p, pd, Make::kFull);
@@ -145,7 +136,7 @@ Primitive inner_product_grad_weight(const Md& src, const Md& weights, const Md& 
                                     const Md& dst) {
   using P = dnnl::inner_product_backward_weights;
   Primitive p;
-  const auto hint = inner_product_pd(src, weights, bias, dst, false);
+  const auto hint = inner_product_pd(src, weights, bias, dst);
   const auto pd = empty(bias) ? describe_backward<P>(hint, src, weights, dst)
                               : describe_backward<P>(hint, src, weights, bias, dst);
   p.src = pd.src_desc(), p.weights = pd.diff_weights_desc(), p.dst = pd.diff_dst_desc();
@@ -154,9 +145,9 @@ Primitive inner_product_grad_weight(const Md& src, const Md& weights, const Md& 
   return p;
 }
 
-Primitive conv(const ConvSpec& s, bool relu, Make make) {
+Primitive conv(const ConvSpec& s, Make make) {
   Primitive p;
-  const auto pd = conv_pd(s, relu);
+  const auto pd = conv_pd(s);
   p.src = pd.src_desc(), p.weights = pd.weights_desc(), p.dst = pd.dst_desc(), p.bias = s.bias;
   complete<dnnl::convolution_forward>(p, pd, make);
   return p;
@@ -167,7 +158,7 @@ Primitive conv_grad_input(const ConvSpec& s, Make make) {
   Primitive p;
   ConvSpec forward = s;
   forward.bias = Md();
-  const auto hint = conv_pd(forward, false);
+  const auto hint = conv_pd(forward);
   const auto pd = describe_backward<P>(hint, algorithm::convolution_direct, s.src, s.weights, s.dst,
                                        s.strides, s.dilations, s.pads_begin, s.pads_end);
   p.src = pd.diff_src_desc(), p.weights = pd.weights_desc(), p.dst = pd.diff_dst_desc();
@@ -179,7 +170,7 @@ Primitive conv_grad_weight(const ConvSpec& s, Make make) {
   using P = dnnl::convolution_backward_weights;
   const auto algo = algorithm::convolution_direct;
   Primitive p;
-  const auto hint = conv_pd(s, false);
+  const auto hint = conv_pd(s);
   const auto pd = empty(s.bias)
                       ? describe_backward<P>(hint, algo, s.src, s.weights, s.dst, s.strides,
                                              s.dilations, s.pads_begin, s.pads_end)
@@ -232,7 +223,7 @@ void Program::add(const Primitive& p, const std::vector<std::pair<int, Slot>>& a
 }
 
 void Program::reorder(const Slot& from, const Slot& to) {
-  dnnl::primitive_attr attr = attributes(false);
+  dnnl::primitive_attr attr = attributes();
   const dnnl::reorder::primitive_desc pd(engine(), from.md, engine(), to.md, attr);
   Primitive p;
   p.scratchpad = pd.scratchpad_desc();

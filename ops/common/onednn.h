@@ -5,7 +5,8 @@
 // memory is the caller's (Kernel::workspace). run() sets data handles and executes: no oneDNN
 // object is made after prepare(). Kernels of one process share the engine and the stream; the
 // OpenMP pool is the process's own, set to KernelQuery::threads. Refuses (by throwing dnnl::error
-// at plan time) what the library cannot do; reject functions ask first with `why_not`.
+// at plan time) what the library cannot do; reject functions ask first with `why_not`. No relu
+// post-ops: the library's relu turns NaN into 0, and a diverged step would look finite.
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -44,11 +45,11 @@ struct ConvSpec {
 enum class Make : uint8_t { kFull, kProbe };
 Primitive matmul(const Md& a, const Md& b, const Md& c, Make make = Make::kFull);
 Primitive inner_product(const Md& src, const Md& weights, const Md& bias, const Md& dst,
-                        bool relu = false, Make make = Make::kFull);
+                        Make make = Make::kFull);
 Primitive inner_product_grad_input(const Md& src, const Md& weights, const Md& dst);
 Primitive inner_product_grad_weight(const Md& src, const Md& weights, const Md& bias,
                                     const Md& dst);
-Primitive conv(const ConvSpec& s, bool relu = false, Make make = Make::kFull);
+Primitive conv(const ConvSpec& s, Make make = Make::kFull);
 Primitive conv_grad_input(const ConvSpec& s, Make make = Make::kFull);
 Primitive conv_grad_weight(const ConvSpec& s, Make make = Make::kFull);
 
