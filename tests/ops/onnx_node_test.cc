@@ -39,6 +39,8 @@ const std::vector<Excluded> kExcluded = {
     {"blackmanwindow", kWindow},
     {"hammingwindow", kWindow},
     {"hannwindow", kWindow},
+    {"gru_batchwise", "GRU of layout 1 is refused"},
+    {"simple_rnn_batchwise", "RNN of layout 1 is refused"},
     {"lstm_batchwise", "LSTM of layout 1 is refused"},
     {"lstm_with_peepholes", "LSTM with peepholes is refused"},
     {"training_dropout$", kDropout},
