@@ -109,7 +109,9 @@ OpDef conv_op() {
       .wants_channels_last = true,
       .precision = Precision::kAlways16,
       .flops = conv_flops,
-      .kernels = {{"cpu", "onednn", conv_reject, conv_onednn}, {"cpu", "ref", nullptr, conv_ref}},
+      .kernels = {{"cpu", "gemm", conv_gemm_reject, conv_gemm},
+                  {"cpu", "onednn", conv_reject, conv_onednn},
+                  {"cpu", "ref", nullptr, conv_ref}},
       .examples =
           {
               {.in = {f({2, 3, 7, 5}), f({4, 3, 3, 3}), f({4})},
@@ -144,6 +146,14 @@ OpDef conv_op() {
               {.in = {f({2, 3, 3, 3}), f({4, 3, 3, 3}), f({4})},
                .attrs = {{"pads", L{-1, 0, 1, 0}}, {"kernel_shape", L{3, 3}}}},
               {.in = {f({0, 3, 7, 5}), f({4, 3, 3, 3}), f({4})}},
+              {.in = {f({2, 5, 4, 7}), f({6, 7, 1, 1}), f({6})},
+               .attrs = {{"channels_last", int64_t{1}}}},
+              {.in = {f({2, 5, 4, 176}, -1, 1), f({168, 176, 3, 3}, -.1, .1), f({168})},
+               .attrs = {{"channels_last", int64_t{1}},
+                         {"pads", L{1, 0, 1, 2}},
+                         {"strides", L{2, 1}}},
+               .check_grad = false,
+               .note = "the weight that the product kernel wants makes a slow gradient check"},
           },
   };
 }
@@ -159,7 +169,8 @@ OpDef conv_grad_input_op() {
       .wants_channels_last = true,
       .precision = Precision::kAlways16,
       .flops = grad_input_flops,
-      .kernels = {{"cpu", "onednn", conv_grad_input_reject, conv_grad_input_onednn},
+      .kernels = {{"cpu", "gemm", conv_grad_input_gemm_reject, conv_grad_input_gemm},
+                  {"cpu", "onednn", conv_grad_input_reject, conv_grad_input_onednn},
                   {"cpu", "ref", nullptr, conv_grad_input_ref}},
       .examples =
           {
@@ -175,6 +186,15 @@ OpDef conv_grad_input_op() {
               {.in = {f({2, 4, 5}), f({4, 3, 3})}, .attrs = {{"in_shape", L{2, 3, 7}}}},
               {.in = {f({2, 5, 3, 4}), f({4, 3, 3, 3})},
                .attrs = {{"in_shape", L{2, 7, 5, 3}}, {"channels_last", int64_t{1}}}},
+              {.in = {f({2, 5, 4, 6}), f({6, 7, 1, 1})},
+               .attrs = {{"in_shape", L{2, 5, 4, 7}}, {"channels_last", int64_t{1}}}},
+              {.in = {f({2, 3, 4, 168}, -1, 1), f({168, 176, 3, 3}, -.1, .1)},
+               .attrs = {{"in_shape", L{2, 5, 4, 176}},
+                         {"channels_last", int64_t{1}},
+                         {"pads", L{1, 0, 1, 2}},
+                         {"strides", L{2, 1}}},
+               .check_grad = false,
+               .note = "the weight that the product kernel wants makes a slow gradient check"},
           },
   };
 }
@@ -187,7 +207,8 @@ OpDef conv_grad_weight_op() {
       .infer = infer_grad_weight,
       .precision = Precision::kAlways16,
       .flops = grad_weight_flops,
-      .kernels = {{"cpu", "onednn", conv_grad_weight_reject, conv_grad_weight_onednn},
+      .kernels = {{"cpu", "gemm", conv_grad_weight_gemm_reject, conv_grad_weight_gemm},
+                  {"cpu", "onednn", conv_grad_weight_reject, conv_grad_weight_onednn},
                   {"cpu", "ref", nullptr, conv_grad_weight_ref}},
       .examples =
           {
@@ -203,6 +224,15 @@ OpDef conv_grad_weight_op() {
                          {"group", int64_t{20}},
                          {"channels_last", int64_t{1}},
                          {"pads", L{1, 1, 1, 1}}},
+               .outputs = 2},
+              {.in = {f({2, 5, 4, 7}), f({2, 5, 4, 6})},
+               .attrs = {{"w_shape", L{6, 7, 1, 1}}, {"channels_last", int64_t{1}}},
+               .outputs = 2},
+              {.in = {f({2, 5, 4, 176}, -1, 1), f({2, 3, 4, 168}, -1, 1)},
+               .attrs = {{"w_shape", L{168, 176, 3, 3}},
+                         {"channels_last", int64_t{1}},
+                         {"pads", L{1, 0, 1, 2}},
+                         {"strides", L{2, 1}}},
                .outputs = 2},
           },
   };

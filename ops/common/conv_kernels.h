@@ -2,7 +2,8 @@
 // Roles are those of the forward convolution: x [N,C,in...], w [O,C/group,k...], y [N,O,out...].
 //
 // "onednn": f32, channels-last inside (plain channels-first data is reordered on the way in and
-// out); w is packed in the workspace per call. "ref": any float type, plain loops.
+// out); w is packed in the workspace per call. "gemm": f32, channels-last, one product where the
+// weight is large and the windows few. "ref": any float type, plain loops.
 #pragma once
 
 #include "ops/common/window.h"
@@ -18,5 +19,12 @@ Kernel conv_grad_weight_onednn(const KernelQuery& q);
 std::string conv_reject(const KernelQuery& q);
 std::string conv_grad_input_reject(const KernelQuery& q);
 std::string conv_grad_weight_reject(const KernelQuery& q);
+
+Kernel conv_gemm(const KernelQuery& q);
+Kernel conv_grad_input_gemm(const KernelQuery& q);
+Kernel conv_grad_weight_gemm(const KernelQuery& q);
+std::string conv_gemm_reject(const KernelQuery& q);
+std::string conv_grad_input_gemm_reject(const KernelQuery& q);
+std::string conv_grad_weight_gemm_reject(const KernelQuery& q);
 
 }  // namespace ortrain::ops
