@@ -72,6 +72,39 @@ bool mask_contents(const HostTensor& t) {
   return (zero && one && !low) || (low && !one);
 }
 
+bool all_zero(const HostTensor& t) {
+  for (int64_t i = 0; i < t.count(); ++i)
+    if (t.as_double(i) != 0) return false;
+  return true;
+}
+
+// Whether the value only feeds inputs that records call initial_h, initial_c and the like, directly
+// or moved about (other inputs constant) on the way: exporters write the zeros a recurrent layer
+// starts from as float data.
+bool only_starts_recurrence(const Graph& g, ValueId v, int depth = 0) {
+  if (g.value(v).uses.empty() || depth > 8) return false;
+  for (NodeId n : g.value(v).uses) {
+    const Node& x = g.node(n);
+    bool moves = x.op->ew == Ew::kNone && x.outputs.size() == 1 && x.outputs[0] != kNone;
+    for (size_t i = 0; i < x.inputs.size(); ++i) {
+      const ValueId in = x.inputs[i];
+      if (in != v) {
+        moves = moves && (in == kNone || g.value(in).source == Source::kConst);
+        continue;
+      }
+      const size_t k = std::min(i, x.op->inputs.size() - 1);
+      if (x.op->inputs[k].starts_with("initial_")) continue;
+      if (!moves || i != 0) return false;
+    }
+    const bool starts_here =
+        std::any_of(x.op->inputs.begin(), x.op->inputs.end(),
+                    [](const std::string& name) { return name.starts_with("initial_"); });
+    if (!starts_here && !(moves && only_starts_recurrence(g, x.outputs[0], depth + 1)))
+      return false;
+  }
+  return true;
+}
+
 std::string lower(std::string_view s) {
   std::string out(s);
   for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
@@ -111,6 +144,8 @@ std::string constant_reason(const Graph& g, ValueId v) {
   for (const char* word : kBufferNames)
     if (name.find(word) != std::string::npos && name.find("mask_token") == std::string::npos)
       return cat("looks like a buffer by its name ('", word, "')");
+  if (only_starts_recurrence(g, v) && all_zero(*g.tensor(v)))
+    return "the zeros that a recurrent layer starts from";
   if (mask_contents(*g.tensor(v))) return "looks like a mask by its contents";
   return {};
 }
