@@ -60,12 +60,13 @@ ORTRAIN_SIMD float lse_row(const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += exp_f32(x[i] - top);
+  for (int64_t i = 0; i < n; ++i) sum += exp_down_f32(x[i] - top);
   return top + std::log(sum);
 }
 ORTRAIN_SIMD void softmax_scaled_row(const float* x, float* dx, int64_t n, float lse, float scale,
                                      float shift) {
-  for (int64_t i = 0; i < n; ++i) dx[i] = exp_f32(x[i] - lse) * scale - shift;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dx[i] = exp_down_f32(x[i] - lse) * scale - shift;
 }
 
 // Reads position p's label as a class, or -1 when it does not count.

@@ -88,7 +88,8 @@ ORTRAIN_SIMD void backward_rows(const float* dy, const float* x, const float* sc
     }
     sg *= over;
     sgh *= over;
-    for (int64_t i = 0; i < width; ++i) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {  // dx may be dy
       const float d = dy[i], h = (x[i] - m) * v;
       dscale[i] += d * h;
       dbias[i] += d;

@@ -40,7 +40,7 @@ ORTRAIN_SIMD void softmax_rows(const float* x, float* y, int64_t rows, int64_t w
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < width; ++i) {
-      const float e = exp_f32(x[i] - top);
+      const float e = exp_down_f32(x[i] - top);
       y[i] = e;
       sum += e;
     }
@@ -66,7 +66,7 @@ ORTRAIN_SIMD void log_softmax_rows(const float* x, float* y, int64_t rows, int64
     for (int64_t i = 0; i < width; ++i) top = x[i] > top ? x[i] : top;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; ++i) sum += exp_f32(x[i] - top);
+    for (int64_t i = 0; i < width; ++i) sum += exp_down_f32(x[i] - top);
     const float shift = top + std::log(sum);
     for (int64_t i = 0; i < width; ++i) y[i] = x[i] - shift;
   }
@@ -78,7 +78,7 @@ ORTRAIN_SIMD void log_softmax_grad_rows(const float* y, const float* dy, float* 
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < width; ++i) sum += dy[i];
-    for (int64_t i = 0; i < width; ++i) dx[i] = dy[i] - exp_f32(y[i]) * sum;
+    for (int64_t i = 0; i < width; ++i) dx[i] = dy[i] - exp_down_f32(y[i]) * sum;
   }
 }
 

@@ -165,12 +165,15 @@ void transpose(const float* x, int64_t row, int64_t rows, int64_t cols, float* o
   }
 }
 
-// e^x for x <= 0, -inf or NaN.
+// e^x for x <= 0, -inf or NaN (simd.h, exp_down_f32).
 HWY_INLINE V exp(V x) {
   const D d;
   const DI di;
-  const V n = hn::Round(hn::Mul(hn::Max(x, hn::Set(d, -88.f)), hn::Set(d, 1.44269504088896341f)));
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  const V shift = hn::Set(d, 12582912.f), low = hn::Set(d, -87.33f);
+  const M far = hn::Lt(x, low);
+  const V c = hn::IfThenElse(far, low, x);
+  const V t = hn::MulAdd(c, hn::Set(d, 1.44269504088896341f), shift), n = hn::Sub(t, shift);
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), c);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   V p = hn::MulAdd(hn::Set(d, 1.9875691500e-4f), r, hn::Set(d, 1.3981999507e-3f));
   p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
@@ -178,10 +181,9 @@ HWY_INLINE V exp(V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
   const V e = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.f));
-  const V power =
-      hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, hn::Max(n, hn::Set(d, -126.f))),
-                                               hn::Set(di, 127))));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33f)), hn::Mul(e, power));
+  const auto power =
+      hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, t)), hn::Set(di, int32_t{0x3f800000}));
+  return hn::IfThenZeroElse(far, hn::Mul(e, hn::BitCast(d, power)));
 }
 
 // One head's view of the mask as float rows; bool and strided rows go through `buffer`, kRows rows
