@@ -53,6 +53,9 @@ struct AttentionBackwardArgs {
   float* dmask = nullptr;            // [batch, heads, T, S], not summed; null: not wanted
 };
 
+struct AttentionUnit {  // one batch and key head
+  int64_t batch = -1, head = 0;
+};
 struct AttentionScratch {   // of one thread
   float *kt, *vt;           // keys and values transposed: [D, ld], [Dv, ld]
   float *k, *v, *q, *dy;    // rows copied together where they are strided
