@@ -39,8 +39,9 @@ namespace ortrain::ops {
   return x != x ? x : capped;
 }
 
-// e^x for x <= 0 (or NaN), what softmax needs: the same polynomial with fewer steps around it, 1 ulp.
-// The nearest integer stands in the low bits of the shifted sum, where it becomes the exponent.
+// e^x for x <= 0 (or NaN), what softmax needs: the same polynomial with fewer steps around it, 1
+// ulp. The nearest integer stands in the low bits of the shifted sum, where it becomes the
+// exponent.
 [[gnu::always_inline]] inline float exp_down_f32(float x) {
   const float c = x < -87.33f ? -87.33f : x;
   const float t = c * 1.44269504f + 12582912.f, n = t - 12582912.f;
