@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "graph/error.h"
+#include "runtime/evaluate.h"
 #include "runtime/threads.h"
 
 namespace ortrain::cli {
@@ -88,6 +89,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
 
 CompileOptions compile_options(const Context& c) {
   CompileOptions o;
+  o.evaluate = make_evaluator();
   if (const std::string& dump = c.config.text("dump-after"); !dump.empty()) {
     const auto& all = passes();
     if (dump != "all" &&
