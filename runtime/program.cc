@@ -111,6 +111,12 @@ int class_axis(const Dims& x, const Dims& y) {
 
 }  // namespace
 
+std::vector<const void*> pointers(const data::Batch& batch) {
+  std::vector<const void*> out;
+  for (const data::BatchArray& a : batch.arrays) out.push_back(a.data);
+  return out;
+}
+
 StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec spec,
                        int64_t batch) {
   data.check_fits(input_specs(source));

@@ -11,6 +11,7 @@
 
 #include "graph/pipeline.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/loader.h"
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
 
@@ -43,6 +44,9 @@ class Program {
   std::vector<const void*> pointers_;  // per plan input
   std::optional<Executor> executor_;
 };
+
+// The batch's arrays as Program::run() takes them.
+std::vector<const void*> pointers(const data::Batch& batch);
 
 // The spec with input shapes and labels taken from a data set, for batches of `batch` samples.
 // A label array is looked for where the loss needs one and none is named: the only array that is

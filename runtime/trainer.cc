@@ -17,12 +17,6 @@ double ms_since(Clock::time_point start) {
 constexpr double kCheckpointMs = 60e3;  // between checkpoints when no step count is given
 constexpr int64_t kSkipLimit = 100;     // skipped steps in a row that end the run
 
-std::vector<const void*> pointers(const data::Batch& batch) {
-  std::vector<const void*> out;
-  for (const data::BatchArray& a : batch.arrays) out.push_back(a.data);
-  return out;
-}
-
 // The sizes of batches that a sampler hands out in steps [0, steps).
 std::set<int64_t> batch_sizes(const data::Sampler& sampler, int64_t steps) {
   std::set<int64_t> sizes;

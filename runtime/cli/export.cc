@@ -27,9 +27,7 @@ void run_once(const Context& c, const OnnxFile& file, const data::Dataset& sampl
   const data::Sampler sampler({.samples = sample.samples(), .batch_size = batch, .shuffle = false});
   data::Loader loader(sample, p.arrays(), sampler, {.threaded = false});
   const data::Batch* b = loader.next();
-  std::vector<const void*> arrays;
-  for (const data::BatchArray& a : b->arrays) arrays.push_back(a.data);
-  p.run(arrays);
+  p.run(pointers(*b));
   for (size_t i = 0; i < p.plan().outputs.size(); ++i) {
     const HostTensor t = p.executor().output(static_cast<int>(i));
     if (!is_float(t.dtype())) continue;

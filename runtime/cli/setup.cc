@@ -135,11 +135,7 @@ data::Sampler DataRun::sampler() const {
   return data::Sampler({.samples = set_.samples(), .batch_size = batch_, .shuffle = false});
 }
 
-void DataRun::run_one(const data::Batch& b) {
-  std::vector<const void*> arrays;
-  for (const data::BatchArray& a : b.arrays) arrays.push_back(a.data);
-  programs_.at(b.count)->run(arrays);
-}
+void DataRun::run_one(const data::Batch& b) { programs_.at(b.count)->run(pointers(b)); }
 
 void explain_missing_data(const Context& c, const std::string& command) {
   const Graph& g = c.file->graph();
