@@ -2,11 +2,12 @@
 //
 //   GRU: z = sig(xz + hz), r = sig(xr + hr), n = tanh(xn + r (hn + Rbn)); h' = n + z (h - n), with
 //   x. = X W^T + Wb and h. = h R^T + Rb (linear_before_reset 1, PyTorch's form). With 0, hn is
-//   (r h) R^T: a second product per step. RNN: h' = f(X W^T + h R^T + b), f Tanh, Relu or Sigmoid.
+//   (r h) R^T: a second product per step. RNN: h' = f(X W^T + h R^T + b).
 // The input projection of all steps is one product. Saved for the gradient, as an extra output:
 // GRU [z, r, n, last], last = hn + Rbn or, with linear_before_reset 0, r h; RNN h. Steps beyond a
-// sequence's length pass h on and give Y = 0. Refuses, by name: other activations, clip, layout 1.
-// "onednn" runs the products in the math library, "ref" in plain loops.
+// sequence's length pass h on and give Y = 0. Other activations and clip take a plain row; what is
+// saved of z, r, n and h are then their activations' inputs. "onednn" runs the products in the math
+// library, "ref" in plain loops.
 #include "graph/error.h"
 #include "ops/common/recurrent.h"
 #include "runtime/kernel.h"
@@ -14,61 +15,59 @@
 namespace ortrain::ops {
 namespace {
 
-enum class Cell : uint8_t { kGruAfter, kGruBefore, kTanh, kRelu, kSigmoid };
-bool is_gru(Cell c) { return c <= Cell::kGruBefore; }
+constexpr Side kW = Side::kWeight, kSeq = Side::kSequence, kSteps = Side::kSteps,
+               kState = Side::kState, kIn = Side::kInternal;
+constexpr Sides kForwardSides{{kSeq, kW, kW, kW, kIn, kState}, {kSteps, kState, kIn}};
+constexpr Sides kBackwardSides{{kSeq, kW, kW, kW, kIn, kState, kSteps, kIn, kSteps, kState},
+                               {kSeq, kW, kW, kW, kState}};
 
-Cell cell_of(std::string_view op, const Attrs& attrs, int64_t direction) {
-  if (op.find("GRU") != std::string_view::npos)
-    return attrs.i("linear_before_reset", 0) ? Cell::kGruAfter : Cell::kGruBefore;
-  const std::vector<std::string> names = attrs.strings("activations");
-  const std::string f = static_cast<size_t>(direction) < names.size()
-                            ? names[static_cast<size_t>(direction)]
-                            : "Tanh";
-  return f == "Relu" ? Cell::kRelu : f == "Sigmoid" ? Cell::kSigmoid : Cell::kTanh;
+// The rows below; the last two compute any activations with any clip.
+enum class Cell : uint8_t {
+  kGruAfter,
+  kGruBefore,
+  kTanh,
+  kRelu,
+  kSigmoid,
+  kAnyAfter,
+  kAnyBefore,
+  kAnyRnn
+};
+bool is_gru(std::string_view op) { return op.find("GRU") != std::string_view::npos; }
+
+CellSpec spec_of(std::string_view op, const Attrs& attrs) {
+  return is_gru(op) ? cell_spec(attrs, {Act::kSigmoid, Act::kTanh})
+                    : cell_spec(attrs, {Act::kTanh});
 }
 
-void refuse(const std::string& op, const Attrs& attrs) {
-  const auto no = [&](const std::string& what) {
-    fail(ErrorCode::kUnsupported, op, " with ", what, " is not supported yet");
-  };
-  const std::vector<std::string> given = attrs.strings("activations");
-  for (size_t i = 0; i < given.size(); ++i) {
-    const bool known = op == "GRU"
-                           ? given[i] == (i % 2 ? "Tanh" : "Sigmoid")
-                           : given[i] == "Tanh" || given[i] == "Relu" || given[i] == "Sigmoid";
-    if (!known) no("activation " + given[i]);
+Cell cell_of(std::string_view op, const Attrs& attrs, const CellSpec& spec, int64_t d) {
+  const bool clipped = !std::isinf(spec.clip);
+  if (is_gru(op)) {
+    const bool any = clipped || !spec.is(d, {Act::kSigmoid, Act::kTanh});
+    if (attrs.i("linear_before_reset", 0)) return any ? Cell::kAnyAfter : Cell::kGruAfter;
+    return any ? Cell::kAnyBefore : Cell::kGruBefore;
   }
-  if (attrs.has("clip")) no("clip");
-  if (attrs.i("layout", 0)) no("layout 1");
+  if (clipped) return Cell::kAnyRnn;
+  if (spec.is(d, {Act::kTanh})) return Cell::kTanh;
+  if (spec.is(d, {Act::kRelu})) return Cell::kRelu;
+  return spec.is(d, {Act::kSigmoid}) ? Cell::kSigmoid : Cell::kAnyRnn;
 }
 
 // X [T,B,I], W [D,GH,I], R [D,GH,H], B [D,2GH], sequence_lens [B], initial_h [D,B,H]
 template <int kGates, int kSaved>
 void infer(InferCtx& c) {
-  refuse(c.node().op->name, c.attrs());
-  if (c.rank(0) != 3 || c.rank(1) != 3 || c.rank(2) != 3) c.fail("X, W and R must have rank 3");
-  const Dim d = direction(c.attrs()) == "bidirectional" ? 2 : 1;
-  const Dim hidden = c.shape(2)[2], steps = c.shape(0)[0], batch = c.shape(0)[1];
-  const auto expect = [&](int i, const Shape& s, const char* name) {
-    if (c.has(i) && prove_equal(c.shape(i), s) == Tri::kNo)
-      c.fail(cat(name, " has shape ", c.shape(i).str(), ", expected ", s.str()));
-  };
-  expect(1, {d, hidden * kGates, c.shape(0)[2]}, "W");
-  expect(2, {d, hidden * kGates, hidden}, "R");
-  expect(3, {d, hidden * (2 * kGates)}, "B");
-  expect(4, {batch}, "sequence_lens");
-  expect(5, {d, batch, hidden}, "initial_h");
-  c.out(0, c.dtype(0), {steps, d, batch, hidden});
-  c.out(1, c.dtype(0), {d, batch, hidden});
-  c.out(2, c.dtype(0), {d, steps, batch, hidden * kSaved});
+  spec_of(c.node().op->name, c.attrs());
+  const Extents e = infer_recurrent(c, kGates);
+  c.out(2, saved_dtype(c.dtype(0)), {e.directions, e.steps, e.batch, e.hidden * kSaved});
 }
 
 // X, W, R, B?, sequence_lens?, initial_h?, Y, saved, dY?, dY_h? -> dX, dW, dR, dB, dinitial_h
 void infer_grad(InferCtx& c) {
   const Shape &w = c.shape(1), &r = c.shape(2);
+  const bool batch_first = c.attrs().i("layout", 0) != 0;
+  const Dim batch = c.shape(0)[batch_first ? 0 : 1];
   for (int i = 0; i < 3; ++i) c.out(i, c.dtype(0), c.shape(i));
   c.out(3, c.dtype(0), {w[0], w[1] * 2});
-  c.out(4, c.dtype(0), {r[0], c.shape(0)[1], r[2]});
+  c.out(4, c.dtype(0), batch_first ? Shape{batch, r[0], r[2]} : Shape{r[0], batch, r[2]});
 }
 
 // --- one row of a step --------------------------------------------------------------------------
@@ -78,7 +77,7 @@ template <class T>
 [[gnu::always_inline]] inline void forward_row(Cell cell, bool second, const T* gx, const T* gh,
                                                const T* bias, T* h, T* saved, int64_t n) {
   T *z = saved, *r = saved + n, *c = saved + 2 * n, *last = saved + 3 * n;
-  const T* rb = bias + (is_gru(cell) ? 3 : 1) * n;
+  const T* rb = bias + (cell <= Cell::kGruBefore ? 3 : 1) * n;
   if (cell == Cell::kGruAfter) {
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
@@ -167,42 +166,87 @@ ORTRAIN_SIMD void backward_row_f32(Cell cell, bool second, const float* saved, c
   backward_row(cell, second, saved, h_prev, flow, dh, dgx, dgh, n);
 }
 
+// --- the same for any activations and clip: what is saved are the activations' inputs
+// --------------------------------------
+template <class T>
+void forward_row_any(const CellSpec& spec, int64_t d, Cell cell, bool second, const T* gx,
+                     const T* gh, const T* bias, T* h, T* saved, int64_t n) {
+  T *z = saved, *r = saved + n, *c = saved + 2 * n, *last = saved + 3 * n;
+  const T* rb = bias + (cell == Cell::kAnyRnn ? 1 : 3) * n;
+  const auto& act = spec.act[static_cast<size_t>(d)];
+  const auto value = [&](size_t k, T x) { return apply(act[k], spec.clip, x).v; };
+  for (int64_t j = 0; j < n; ++j) {
+    if (cell == Cell::kAnyRnn) {
+      saved[j] = gx[j] + gh[j] + bias[j] + rb[j];
+      h[j] = value(0, saved[j]);
+      continue;
+    }
+    if (!second) {
+      z[j] = gx[j] + gh[j] + bias[j] + rb[j];
+      r[j] = gx[n + j] + gh[n + j] + bias[n + j] + rb[n + j];
+    }
+    if (cell == Cell::kAnyBefore && !second) {
+      last[j] = value(0, r[j]) * h[j];
+      continue;
+    }
+    if (cell == Cell::kAnyAfter) {
+      last[j] = gh[2 * n + j] + rb[2 * n + j];
+      c[j] = gx[2 * n + j] + bias[2 * n + j] + value(0, r[j]) * last[j];
+    } else {
+      c[j] = gx[2 * n + j] + bias[2 * n + j] + gh[j] + rb[2 * n + j];
+    }
+    const T nj = value(1, c[j]);
+    h[j] = nj + value(0, z[j]) * (h[j] - nj);
+  }
+}
+
+template <class T>
+void backward_row_any(const CellSpec& spec, int64_t d, Cell cell, bool second, const T* saved,
+                      const T* h_prev, const T* flow, T* dh, T* dgx, T* dgh, int64_t n) {
+  const T *z = saved, *r = saved + n, *c = saved + 2 * n, *last = saved + 3 * n;
+  const auto& act = spec.act[static_cast<size_t>(d)];
+  for (int64_t j = 0; j < n; ++j) {
+    if (cell == Cell::kAnyRnn) {
+      dgx[j] = dgh[j] = dh[j] * apply(act[0], spec.clip, saved[j]).d;
+      dh[j] = 0;
+      continue;
+    }
+    const Slope<T> rj = apply(act[0], spec.clip, r[j]);
+    if (second) {
+      dgx[n + j] = flow[j] * h_prev[j] * rj.d;
+      dh[j] += flow[j] * rj.v;
+      continue;
+    }
+    const Slope<T> zj = apply(act[0], spec.clip, z[j]), nj = apply(act[1], spec.clip, c[j]);
+    const T dn = dh[j] * (1 - zj.v) * nj.d, dz = dh[j] * (h_prev[j] - nj.v) * zj.d;
+    dgx[j] = dz, dgx[2 * n + j] = dn;
+    dh[j] *= zj.v;
+    if (cell == Cell::kAnyBefore) continue;
+    const T dr = dn * last[j] * rj.d;
+    dgh[j] = dz, dgx[n + j] = dgh[n + j] = dr, dgh[2 * n + j] = dn * rj.v;
+  }
+}
+
 // --- the whole pass -----------------------------------------------------------------------------
-struct Net {
-  Sizes s;
+struct Layer : Net {
   Cell cells[2] = {Cell::kTanh, Cell::kTanh};  // per direction
   int64_t gates = 1, saved = 1;
   bool before = false;  // linear_before_reset 0
-  bool wide_lens = false;
-  int threads = 1;
-
-  // body(b) for every sample, in parallel.
-  template <class Body>
-  void samples(Body&& body) const {
-    parallel_for(threads, s.batch, std::max<int64_t>(1, 2048 / std::max<int64_t>(1, s.hidden)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t b = begin; b < end; ++b) body(b);
-                 });
-  }
-  bool valid(const KernelArgs& a, int64_t t, int64_t b) const {
-    return t < length_of(a, wide_lens, b, s.steps);
-  }
 };
 
-Net net_of(const KernelQuery& q) {
-  Net n;
-  n.s = sizes_of(q);
-  for (int64_t d = 0; d < 2; ++d) n.cells[d] = cell_of(q.op, q.attrs, d);
-  n.gates = is_gru(n.cells[0]) ? 3 : 1;
-  n.saved = is_gru(n.cells[0]) ? 4 : 1;
-  n.before = n.cells[0] == Cell::kGruBefore;
-  n.wide_lens = q.has_in(4) && q.in[4].dtype == DType::kI64;
-  n.threads = q.threads;
+Layer layer_of(const KernelQuery& q) {
+  Layer n;
+  n.set(q, spec_of(q.op, q.attrs));
+  for (int64_t d = 0; d < 2; ++d)
+    n.cells[d] = cell_of(q.op, q.attrs, n.spec, std::min(d, n.s.directions - 1));
+  n.gates = is_gru(q.op) ? 3 : 1;
+  n.saved = is_gru(q.op) ? 4 : 1;
+  n.before = is_gru(q.op) && !q.attrs.i("linear_before_reset", 0);
   return n;
 }
 
 template <class T>
-struct Forward : Net {
+struct Forward : Layer {
   Gemm project;
   PackedGemm recur, recur_n;  // all gates, or with `before` z and r; n
   bool keep = false;
@@ -229,8 +273,11 @@ struct Forward : Net {
     return w;
   }
 
-  void row(Cell cell, bool second, const T* gx, const T* gh, const T* bias, T* h, T* save) const {
-    if constexpr (std::is_same_v<T, float>)
+  void row(int64_t d, bool second, const T* gx, const T* gh, const T* bias, T* h, T* save) const {
+    const Cell cell = cells[d];
+    if (cell >= Cell::kAnyAfter)
+      forward_row_any<T>(spec, d, cell, second, gx, gh, bias, h, save, s.hidden);
+    else if constexpr (std::is_same_v<T, float>)
       forward_row_f32(cell, second, gx, gh, bias, h, save, s.hidden);
     else
       forward_row<T>(cell, second, gx, gh, bias, h, save, s.hidden);
@@ -239,29 +286,29 @@ struct Forward : Net {
   void run(const KernelArgs& a) const {
     Cut cut{static_cast<std::byte*>(a.workspace)};
     const Work w = work(cut);
-    const int64_t n = s.hidden, plane = s.batch * n, width = gates * n, kept = saved * n;
+    const int64_t n = s.hidden, width = gates * n, kept = saved * n;
     std::fill_n(w.zero, zeros(), T(0));
     for (int64_t d = 0; d < s.directions; ++d) {
       const T* bias = a.in[3] ? a.x<T>(3) + d * 2 * width : w.zero;
       const T* r = a.x<T>(2) + d * width * n;
       const int64_t wide = before ? 2 * n : width;  // of gh
-      std::copy_n(a.in[5] ? a.x<T>(5) + d * plane : w.zero, plane, w.h);
+      std::copy_n(a.in[5] ? a.x<T>(5) + d * plane() : w.zero, plane(), w.h);
       project(a.x<T>(0), a.x<T>(1) + d * width * s.input, w.gx, a, w.scratch);
       recur.prepare(r, w.packed, a, w.scratch);
       if (before) recur_n.prepare(r + 2 * n * n, w.packed_n, a, w.scratch);
       for (int64_t k = 0; k < s.steps; ++k) {
-        const int64_t t = s.reversed(d) ? s.steps - 1 - k : k;
+        const int64_t t = time(d, k);
         const T* gx = w.gx + t * s.batch * width;
         T* save = keep ? a.y<T>(2) + (d * s.steps + t) * s.batch * kept : w.saved;
         const auto finish = [&](int64_t b, bool second, const T* gh) {
           T* h = w.h + b * n;
-          T* y = a.out[0] ? a.y<T>(0) + ((t * s.directions + d) * s.batch + b) * n : nullptr;
+          T* y = row_of(a.y<T>(0), d, t, b);
           if (!valid(a, t, b)) {
             if (y) std::fill_n(y, n, T(0));
             if (keep) std::fill_n(save + b * kept, kept, T(0));
             return;
           }
-          row(cells[d], second, gx + b * width, gh, bias, h, save + b * kept);
+          row(d, second, gx + b * width, gh, bias, h, save + b * kept);
           if (y) std::copy_n(h, n, y);
         };
         recur(w.h, w.packed, w.gh, a, w.scratch);
@@ -270,19 +317,19 @@ struct Forward : Net {
           continue;
         }
         samples([&](int64_t b) {
-          row(cells[d], false, gx + b * width, w.gh + b * wide, bias, w.h + b * n, save + b * kept);
+          row(d, false, gx + b * width, w.gh + b * wide, bias, w.h + b * n, save + b * kept);
           std::copy_n(save + b * kept + 3 * n, n, w.rh + b * n);
         });
         recur_n(w.rh, w.packed_n, w.gn, a, w.scratch);
         samples([&](int64_t b) { finish(b, true, w.gn + b * n); });
       }
-      if (a.out[1]) std::copy_n(w.h, plane, a.y<T>(1) + d * plane);
+      if (a.out[1]) std::copy_n(w.h, plane(), a.y<T>(1) + d * plane());
     }
   }
 };
 
 template <class T>
-struct Backward : Net {
+struct Backward : Layer {
   PackedGemm to_h, to_rh;         // through R (with `before`: its z and r part; its n part)
   Gemm to_x, to_w, to_r, to_r_n;  // to_r_n: with `before`, the n part of dR
 
@@ -311,9 +358,12 @@ struct Backward : Net {
     return w;
   }
 
-  void row(Cell cell, bool second, const T* save, const T* h_prev, const T* flow, T* dh, T* dgx,
+  void row(int64_t d, bool second, const T* save, const T* h_prev, const T* flow, T* dh, T* dgx,
            T* dgh) const {
-    if constexpr (std::is_same_v<T, float>)
+    const Cell cell = cells[d];
+    if (cell >= Cell::kAnyAfter)
+      backward_row_any<T>(spec, d, cell, second, save, h_prev, flow, dh, dgx, dgh, s.hidden);
+    else if constexpr (std::is_same_v<T, float>)
       backward_row_f32(cell, second, save, h_prev, flow, dh, dgx, dgh, s.hidden);
     else
       backward_row<T>(cell, second, save, h_prev, flow, dh, dgx, dgh, s.hidden);
@@ -330,37 +380,27 @@ struct Backward : Net {
   }
 
   void steps_back(const KernelArgs& a, const Work& w, int64_t d) const {
-    const int64_t n = s.hidden, plane = s.batch * n, width = gates * n, kept = saved * n;
+    const int64_t n = s.hidden, width = gates * n, kept = saved * n;
     const int64_t wide = hidden_gates() * n;
     const T* r = a.x<T>(2) + d * width * n;
-    const T* first_h = a.in[5] ? a.x<T>(5) + d * plane : w.zero;
-    std::copy_n(a.in[9] ? a.x<T>(9) + d * plane : w.zero, plane, w.dh);
+    const T* first_h = a.in[5] ? a.x<T>(5) + d * plane() : w.zero;
+    std::copy_n(a.in[9] ? a.x<T>(9) + d * plane() : w.zero, plane(), w.dh);
     to_h.prepare(r, w.packed, a, w.scratch);
     if (before) to_rh.prepare(r + 2 * n * n, w.packed_n, a, w.scratch);
     for (int64_t k = s.steps - 1; k >= 0; --k) {
-      const int64_t t = s.reversed(d) ? s.steps - 1 - k : k;
-      const int64_t earlier = s.reversed(d) ? t + 1 : t - 1, at = t * s.batch;
+      const int64_t t = time(d, k), at = t * s.batch;
       const T* save = a.x<T>(7) + (d * s.steps * s.batch + at) * kept;
       samples([&](int64_t b) {
         T *dgx = w.dgx + (at + b) * width, *dgh = w.dgh + (at + b) * wide;
         T *h_prev = w.h_prev + (at + b) * n, *dh = w.dh + b * n;
-        if (!valid(a, t, b)) {
+        if (!enter(a, a.x<T>(6), a.x<T>(8), first_h, d, k, b, h_prev, dh)) {
           std::fill_n(dgx, width, T(0));
           std::fill_n(dgh, wide, T(0));
-          std::fill_n(h_prev, n, T(0));
           if (before) std::fill_n(w.dn + (at + b) * n, n, T(0));
           if (before) std::fill_n(w.rh + (at + b) * n, n, T(0));
           return;
         }
-        const bool has_earlier = k > 0 && valid(a, earlier, b);
-        const T* y = has_earlier ? a.x<T>(6) + ((earlier * s.directions + d) * s.batch + b) * n
-                                 : first_h + b * n;
-        std::copy_n(y, n, h_prev);
-        if (a.in[8]) {
-          const T* dy = a.x<T>(8) + ((t * s.directions + d) * s.batch + b) * n;
-          for (int64_t j = 0; j < n; ++j) dh[j] += dy[j];
-        }
-        row(cells[d], false, save + b * kept, h_prev, nullptr, dh, dgx, dgh);
+        row(d, false, save + b * kept, h_prev, nullptr, dh, dgx, dgh);
         if (before) {
           std::copy_n(dgx + 2 * n, n, w.dn + (at + b) * n);
           std::copy_n(save + b * kept + 3 * n, n, w.rh + (at + b) * n);
@@ -371,8 +411,8 @@ struct Backward : Net {
         samples([&](int64_t b) {
           if (!valid(a, t, b)) return;
           T* dgx = w.dgx + (at + b) * width;
-          row(cells[d], true, save + b * kept, w.h_prev + (at + b) * n, w.flow + b * n,
-              w.dh + b * n, dgx, nullptr);
+          row(d, true, save + b * kept, w.h_prev + (at + b) * n, w.flow + b * n, w.dh + b * n, dgx,
+              nullptr);
           std::copy_n(dgx, 2 * n, w.dgh + (at + b) * wide);
         });
       }
@@ -385,14 +425,9 @@ struct Backward : Net {
   }
 
   void results(const KernelArgs& a, const Work& w, int64_t d) const {
-    const int64_t n = s.hidden, plane = s.batch * n, width = gates * n, wide = hidden_gates() * n;
-    if (a.out[4]) std::copy_n(w.dh, plane, a.y<T>(4) + d * plane);
-    if (a.out[0]) {
-      T* dx = a.y<T>(0);
-      to_x(w.dgx, a.x<T>(1) + d * width * s.input, d == 0 ? dx : w.dx, a, w.scratch);
-      if (d > 0)
-        for (int64_t i = 0; i < s.rows() * s.input; ++i) dx[i] += w.dx[i];
-    }
+    const int64_t n = s.hidden, width = gates * n, wide = hidden_gates() * n;
+    if (a.out[4]) std::copy_n(w.dh, plane(), a.y<T>(4) + d * plane());
+    input_gradient(a, to_x, w.dgx, a.x<T>(1) + d * width * s.input, d, w.dx, w.scratch);
     if (a.out[1]) to_w(w.dgx, a.x<T>(0), a.y<T>(1) + d * width * s.input, a, w.scratch);
     if (a.out[2]) {
       T* dr = a.y<T>(2) + d * width * n;
@@ -401,18 +436,15 @@ struct Backward : Net {
     }
     if (!a.out[3]) return;
     T *wb = a.y<T>(3) + d * 2 * width, *rb = wb + width;
-    std::fill_n(wb, 2 * width, T(0));
-    for (int64_t i = 0; i < s.rows(); ++i) {
-      for (int64_t j = 0; j < width; ++j) wb[j] += w.dgx[i * width + j];
-      for (int64_t j = 0; j < wide; ++j) rb[j] += w.dgh[i * wide + j];
-      for (int64_t j = 0; before && j < n; ++j) rb[2 * n + j] += w.dn[i * n + j];
-    }
+    column_sums(w.dgx, width, wb);
+    column_sums(w.dgh, wide, rb);
+    if (before) column_sums(w.dn, n, rb + 2 * n);
   }
 };
 
 template <class T, bool kLibrary>
 Kernel forward(const KernelQuery& q) {
-  Forward<T> f{net_of(q)};
+  Forward<T> f{layer_of(q)};
   const Sizes& s = f.s;
   const int64_t n = s.hidden;
   f.project = make_gemm<T>(q, kLibrary, {s.rows(), f.gates * n, s.input, false, true});
@@ -426,7 +458,7 @@ Kernel forward(const KernelQuery& q) {
 
 template <class T, bool kLibrary>
 Kernel backward(const KernelQuery& q) {
-  Backward<T> f{net_of(q)};
+  Backward<T> f{layer_of(q)};
   const Sizes& s = f.s;
   const int64_t n = s.hidden, width = f.gates * n, wide = f.hidden_gates() * n;
   f.to_h = make_packed<T>(q, kLibrary, {s.batch, n, wide, false, false});
@@ -440,28 +472,11 @@ Kernel backward(const KernelQuery& q) {
   return {cut.used, [f = std::move(f)](const KernelArgs& a) { f.run(a); }};
 }
 
-std::string reject(const KernelQuery& q) {
-  if (q.in[0].dtype != DType::kF32) return "takes f32";
-  const Sizes s = sizes_of(q);
-  return s.rows() * s.input * s.hidden == 0 ? "empty tensor" : "";
-}
-
 template <bool kForward>
-Kernel prepare_ref(const KernelQuery& q) {
+Kernel plain_loops(const KernelQuery& q) {
   if (q.in[0].dtype == DType::kF64)
     return kForward ? forward<double, false>(q) : backward<double, false>(q);
-  if (q.in[0].dtype != DType::kF32)
-    fail(ErrorCode::kUnsupported, q.origin, ": runs in f32 and f64, not ", name_of(q.in[0].dtype));
   return kForward ? forward<float, false>(q) : backward<float, false>(q);
-}
-
-double flops(const Graph& g, const Node& n) {
-  const Shape &x = g.value(n.inputs[0]).shape, &r = g.value(n.inputs[2]).shape;
-  if (!x.is_const() || !r.is_const()) return 0;
-  const Dims a = x.values(), b = r.values();
-  const double once =
-      2.0 * static_cast<double>(a[0] * a[1] * b[0] * b[1]) * static_cast<double>(a[2] + b[2]);
-  return n.op->name.ends_with("Grad") ? 2 * once : once;
 }
 
 Expr part(Grad& g, int output) {
@@ -472,17 +487,19 @@ Expr part(Grad& g, int output) {
   return g.b.ops(
       name,
       {g.x(0), g.x(1), g.x(2), optional(3), optional(4), optional(5), y, saved, flow(0), flow(1)},
-      g.attrs(), 5)[static_cast<size_t>(output)];
+      Attrs(g.attrs()), 5)[static_cast<size_t>(output)];
 }
 
 // Both ops and their gradients, G gates and S saved widths per unit.
 template <int kGates, int kSaved>
 void add(OpTable& table, const std::string& name, std::vector<Example> examples,
          std::vector<Example> grad_examples, std::string note) {
-  const std::vector<KernelEntry> run{{"cpu", "onednn", reject, forward<float, true>},
-                                     {"cpu", "ref", nullptr, prepare_ref<true>}};
-  const std::vector<KernelEntry> back{{"cpu", "onednn", reject, backward<float, true>},
-                                      {"cpu", "ref", nullptr, prepare_ref<false>}};
+  const std::vector<KernelEntry> run{
+      {"cpu", "onednn", reject_library, bordered<kForwardSides, forward<float, true>>},
+      {"cpu", "ref", nullptr, bordered<kForwardSides, plain_loops<true>>}};
+  const std::vector<KernelEntry> back{
+      {"cpu", "onednn", reject_library, bordered<kBackwardSides, backward<float, true>>},
+      {"cpu", "ref", nullptr, bordered<kBackwardSides, plain_loops<false>>}};
   table.add({
       .name = name,
       .inputs = {"X", "W", "R", "B?", "sequence_lens?", "initial_h?"},
@@ -494,7 +511,7 @@ void add(OpTable& table, const std::string& name, std::vector<Example> examples,
                grad("R", [](Grad& g) { return part(g, 2); }),
                grad("B", [](Grad& g) { return part(g, 3); }), no_grad("sequence_lens"),
                grad("initial_h", [](Grad& g) { return part(g, 4); })},
-      .flops = flops,
+      .flops = recurrent_flops,
       .kernels = run,
       .examples = std::move(examples),
       .note = std::move(note),
@@ -504,7 +521,7 @@ void add(OpTable& table, const std::string& name, std::vector<Example> examples,
       .inputs = {"X", "W", "R", "B?", "sequence_lens?", "initial_h?", "Y", "saved", "dY?", "dY_h?"},
       .outputs = {"dX?", "dW?", "dR?", "dB?", "dinitial_h?"},
       .infer = infer_grad,
-      .flops = flops,
+      .flops = recurrent_flops,
       .kernels = back,
       .examples = std::move(grad_examples),
   });
@@ -512,20 +529,39 @@ void add(OpTable& table, const std::string& name, std::vector<Example> examples,
 
 std::vector<Example> uses(int64_t gates, const Attrs& base) {
   const int64_t one = gates * 3;
-  const auto with = [&](const char* way) {
+  const auto with = [&](Attrs more) {
     Attrs a = base;
-    a.set("direction", std::string(way));
+    for (const auto& [name, value] : more.items()) a.set(name, value);
     return a;
   };
+  const auto full = [&](int64_t first, int64_t second, const ExampleInput& start) {
+    return std::vector<ExampleInput>{f({first, second, 2}), f({2, one, 2}),         f({2, one, 3}),
+                                     f({2, 2 * one}),       iconst({3}, {4, 1, 3}), start};
+  };
+  std::vector<std::string> names{"Sigmoid", "Softsign", "HardSigmoid", "Elu"};
+  if (gates == 1) names = {"ScaledTanh", "LeakyRelu"};
   return {{.in = {f({3, 2, 4}), f({1, one, 4}), f({1, one, 3})}, .attrs = base, .outputs = 2},
           {.in = {f({4, 3, 2}), f({1, one, 2}), f({1, one, 3}), f({1, 2 * one}), absent(),
                   f({1, 3, 3})},
-           .attrs = with("reverse"),
+           .attrs = with({{"direction", "reverse"}}),
            .outputs = 2},
-          {.in = {f({4, 3, 2}), f({2, one, 2}), f({2, one, 3}), f({2, 2 * one}),
-                  iconst({3}, {4, 1, 3}), f({2, 3, 3})},
-           .attrs = with("bidirectional"),
-           .outputs = 2}};
+          {.in = full(4, 3, f({2, 3, 3})),
+           .attrs = with({{"direction", "bidirectional"}}),
+           .outputs = 2},
+          {.in = full(3, 4, f({3, 2, 3})),
+           .attrs = with({{"direction", "bidirectional"}, {"layout", 1}, {"clip", 1.25}}),
+           .outputs = 2},
+          {.in = full(3, 4, f({3, 2, 3})),
+           .attrs = with({{"direction", "bidirectional"},
+                          {"layout", 1},
+                          {"activations", names},
+                          {"activation_alpha", std::vector<double>{0.3, 0.8}},
+                          {"activation_beta", std::vector<double>{0.6}}}),
+           .outputs = 2},
+          {.in = {f({2, 3, 4}), f({1, one, 4}), f({1, one, 3})},
+           .attrs = with({{"layout", 1}}),
+           .outputs = 2},
+          {.in = {f({0, 2, 4}), f({1, one, 4}), f({1, one, 3})}, .attrs = base, .outputs = 2}};
 }
 Example gradient(int64_t gates, int64_t saved, const Attrs& attrs) {
   return {.in = {f({3, 2, 4}), f({1, gates * 3, 4}), f({1, gates * 3, 3}), absent(), absent(),
@@ -533,6 +569,9 @@ Example gradient(int64_t gates, int64_t saved, const Attrs& attrs) {
           .attrs = attrs,
           .outputs = 5};
 }
+const char* const kNote =
+    "clip bounds every activation's input; activation_alpha and _beta go to the activations that "
+    "take them, in order (ONNX Runtime)";
 
 }  // namespace
 
@@ -540,16 +579,18 @@ void register_gru(OpTable& table) {
   const Attrs after{{"linear_before_reset", int64_t{1}}}, before;
   std::vector<Example> gru = uses(3, after);
   for (Example& e : uses(3, before)) gru.push_back(std::move(e));
-  add<3, 4>(table, "GRU", std::move(gru), {gradient(3, 4, after), gradient(3, 4, before)},
-            "default activations only; no clip or layout 1 yet");
+  add<3, 4>(table, "GRU", std::move(gru), {gradient(3, 4, after), gradient(3, 4, before)}, kNote);
   std::vector<Example> rnn = uses(1, {});
-  Attrs mixed{{"activations", std::vector<std::string>{"Sigmoid", "Tanh"}}};
-  for (Example& e : uses(1, mixed)) rnn.push_back(std::move(e));
-  rnn.push_back({.in = {f({3, 2, 4}), f({1, 3, 4}, 0.1, 1), f({1, 3, 3}, 0.1, 1)},
-                 .attrs = {{"activations", std::vector<std::string>{"Relu"}}},
-                 .outputs = 1});
-  add<1, 1>(table, "RNN", std::move(rnn), {gradient(1, 1, {})},
-            "Tanh, Relu and Sigmoid only; no clip or layout 1 yet");
+  const auto simple = [&](const char* name, double low) {
+    rnn.push_back({.in = {f({3, 2, 4}), f({1, 3, 4}, low, 1), f({1, 3, 3}, low, 1)},
+                   .attrs = {{"activations", std::vector<std::string>{name}}},
+                   .outputs = 1});
+  };
+  simple("Relu", 0.1);
+  for (const char* name : {"Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh",
+                           "HardSigmoid", "Elu", "Softsign", "Softplus", "softplus"})
+    simple(name, -1);
+  add<1, 1>(table, "RNN", std::move(rnn), {gradient(1, 1, {})}, kNote);
 }
 
 }  // namespace ortrain::ops

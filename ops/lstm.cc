@@ -3,9 +3,10 @@
 //   [i o f g] = X W^T + h R^T + Wb + Rb;  c = sig(f) c' + sig(i) tanh(g);  h = sig(o) tanh(c)
 // The input projection of all steps is one product; each step then adds h R^T. Saved for the
 // gradient: activated gates and cells, as extra outputs 3 and 4. Steps beyond a sequence's length
-// pass h and c on and give Y = 0. Refuses for now, by name: other activations, clip, input_forget,
-// peepholes, layout 1. "onednn" runs the products in the math library, "ref" in plain loops; the
-// code around them is the same.
+// pass h and c on and give Y = 0. Other activations, clip (of every activation's input, tanh(c)'s
+// too), input_forget and peepholes take a plain row; the saved gates are then their inputs.
+// "onednn" runs the products in the math library, "ref" in plain loops; the code around them is the
+// same.
 #include <algorithm>
 #include <cmath>
 
@@ -16,51 +17,43 @@
 namespace ortrain::ops {
 namespace {
 
-void refuse(const Attrs& attrs, bool peepholes) {
-  const auto no = [](const std::string& what) {
-    fail(ErrorCode::kUnsupported, "LSTM with ", what, " is not supported yet");
-  };
-  const std::vector<std::string> standard{"Sigmoid", "Tanh", "Tanh"};
-  const std::vector<std::string> given = attrs.strings("activations");
-  for (size_t i = 0; i < given.size(); ++i)
-    if (given[i] != standard[i % 3]) no("activation " + given[i]);
-  if (attrs.has("clip")) no("clip");
-  if (attrs.i("input_forget", 0)) no("input_forget");
-  if (attrs.i("layout", 0)) no("layout 1");
-  if (peepholes) no("peepholes");
-}
+const std::initializer_list<Act> kDefaults{Act::kSigmoid, Act::kTanh, Act::kTanh};
 
-// X [T,B,I], W [D,4H,I], R [D,4H,H], B [D,8H], sequence_lens [B], initial_h/c [D,B,H], P
+constexpr Side kW = Side::kWeight, kSeq = Side::kSequence, kSteps = Side::kSteps,
+               kState = Side::kState, kIn = Side::kInternal;
+constexpr Sides kForwardSides{{kSeq, kW, kW, kW, kIn, kState, kState, kW},
+                              {kSteps, kState, kState, kIn, kIn}};
+constexpr Sides kBackwardSides{
+    {kSeq, kW, kW, kW, kIn, kState, kState, kSteps, kIn, kIn, kSteps, kState, kState, kW},
+    {kSeq, kW, kW, kW, kState, kState, kW}};
+
+// X [T,B,I], W [D,4H,I], R [D,4H,H], B [D,8H], sequence_lens [B], initial_h/c [D,B,H], P [D,3H]
 void infer(InferCtx& c) {
-  refuse(c.attrs(), c.has(7));
-  if (c.rank(0) != 3 || c.rank(1) != 3 || c.rank(2) != 3) c.fail("X, W and R must have rank 3");
-  const Dim d = direction(c.attrs()) == "bidirectional" ? 2 : 1;
-  const Dim hidden = c.shape(2)[2], steps = c.shape(0)[0], batch = c.shape(0)[1];
-  const auto expect = [&](int i, const Shape& s, const char* name) {
-    if (c.has(i) && prove_equal(c.shape(i), s) == Tri::kNo)
-      c.fail(cat(name, " has shape ", c.shape(i).str(), ", expected ", s.str()));
-  };
-  expect(1, {d, hidden * 4, c.shape(0)[2]}, "W");
-  expect(2, {d, hidden * 4, hidden}, "R");
-  expect(3, {d, hidden * 8}, "B");
-  expect(4, {batch}, "sequence_lens");
-  expect(5, {d, batch, hidden}, "initial_h");
-  expect(6, {d, batch, hidden}, "initial_c");
-  c.out(0, c.dtype(0), {steps, d, batch, hidden});
-  c.out(1, c.dtype(0), {d, batch, hidden});
-  c.out(2, c.dtype(0), {d, batch, hidden});
-  c.out(3, c.dtype(0), {d, steps, batch, hidden * 4});
-  c.out(4, c.dtype(0), {d, steps, batch, hidden});
+  cell_spec(c.attrs(), kDefaults);
+  const Extents e = infer_recurrent(c, 4);
+  expect_shape(c, 6, state_shape(c, e), "initial_c");
+  expect_shape(c, 7, {e.directions, e.hidden * 3}, "P");
+  for (int i : {6, 7})
+    if (c.has(i) && c.dtype(i) != c.dtype(0))
+      c.fail(cat("input ", i, " is ", name_of(c.dtype(i)), ", expected ", name_of(c.dtype(0))));
+  c.out(2, c.dtype(0), state_shape(c, e));
+  const DType saved = saved_dtype(c.dtype(0));
+  c.out(3, saved, {e.directions, e.steps, e.batch, e.hidden * 4});
+  c.out(4, saved, {e.directions, e.steps, e.batch, e.hidden});
 }
 
-// X, W, R, B?, sequence_lens?, initial_h?, initial_c?, Y, gates, cells, dY?, dY_h?, dY_c?
-// -> dX, dW, dR, dB, dinitial_h, dinitial_c
+// X, W, R, B?, sequence_lens?, initial_h?, initial_c?, Y, gates, cells, dY?, dY_h?, dY_c?, P?
+// -> dX, dW, dR, dB, dinitial_h, dinitial_c, dP
 void infer_grad(InferCtx& c) {
   const Dim d = c.shape(1)[0], hidden = c.shape(2)[2];
+  const bool batch_first = c.attrs().i("layout", 0) != 0;
+  const Dim batch = c.shape(0)[batch_first ? 0 : 1];
+  const Shape state = batch_first ? Shape{batch, d, hidden} : Shape{d, batch, hidden};
   for (int i = 0; i < 3; ++i) c.out(i, c.dtype(0), c.shape(i));
   c.out(3, c.dtype(0), {d, hidden * 8});
-  c.out(4, c.dtype(0), {d, c.shape(0)[1], hidden});
-  c.out(5, c.dtype(0), {d, c.shape(0)[1], hidden});
+  c.out(4, c.dtype(0), state);
+  c.out(5, c.dtype(0), state);
+  c.out(6, c.dtype(0), {d, hidden * 3});
 }
 
 // --- one row of a step
@@ -109,15 +102,64 @@ ORTRAIN_SIMD void backward_row_f32(const float* gates, const float* c_prev, cons
   backward_row(gates, c_prev, c, dh, dc, dgates, n);
 }
 
+// --- the same for any activations, clip, coupled gates and peepholes
+// ----------------------------------------------
+// gates: X W^T on entry, the activations' inputs before clipping on exit. peep: i, o, f, or null.
+template <class T>
+void forward_row_any(const CellSpec& spec, int64_t d, const T* peep, T* gates, const T* recurrent,
+                     const T* bias, const T* c_prev, T* c, T* h, int64_t n) {
+  const auto& act = spec.act[static_cast<size_t>(d)];
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t k = 0; k < 4; ++k)
+      gates[k * n + j] += recurrent[k * n + j] + bias[k * n + j] + bias[(4 + k) * n + j];
+    if (peep) {
+      gates[j] += peep[j] * c_prev[j];
+      gates[2 * n + j] += peep[2 * n + j] * c_prev[j];
+    }
+    const T i = apply(act[0], spec.clip, gates[j]).v;
+    const T f = spec.couple ? 1 - i : apply(act[0], spec.clip, gates[2 * n + j]).v;
+    const T cell = f * c_prev[j] + i * apply(act[1], spec.clip, gates[3 * n + j]).v;
+    if (peep) gates[n + j] += peep[n + j] * cell;
+    c[j] = cell;
+    h[j] = apply(act[0], spec.clip, gates[n + j]).v * apply(act[2], spec.clip, cell).v;
+  }
+}
+template <class T>
+void backward_row_any(const CellSpec& spec, int64_t d, const T* peep, const T* gates,
+                      const T* c_prev, const T* c, const T* dh, T* dc, T* dgates, int64_t n) {
+  const auto& act = spec.act[static_cast<size_t>(d)];
+  for (int64_t j = 0; j < n; ++j) {
+    const Slope<T> i = apply(act[0], spec.clip, gates[j]);
+    const Slope<T> o = apply(act[0], spec.clip, gates[n + j]);
+    const Slope<T> f =
+        spec.couple ? Slope<T>{1 - i.v, 0} : apply(act[0], spec.clip, gates[2 * n + j]);
+    const Slope<T> g = apply(act[1], spec.clip, gates[3 * n + j]);
+    const Slope<T> t = apply(act[2], spec.clip, c[j]);
+    const T to_o = dh[j] * t.v * o.d;
+    const T dcell = dc[j] + dh[j] * o.v * t.d + (peep ? to_o * peep[n + j] : T(0));
+    const T to_i = dcell * (spec.couple ? g.v - c_prev[j] : g.v) * i.d;
+    const T to_f = dcell * c_prev[j] * f.d;
+    dgates[j] = to_i, dgates[n + j] = to_o, dgates[2 * n + j] = to_f;
+    dgates[3 * n + j] = dcell * i.v * g.d;
+    dc[j] = dcell * f.v;
+    if (peep) dc[j] += to_i * peep[j] + to_f * peep[2 * n + j];
+  }
+}
+
+// Whether the vectorised rows above compute this layer.
+bool is_default(const CellSpec& spec, const KernelQuery& q, size_t peepholes) {
+  bool all = std::isinf(spec.clip) && !spec.couple && !q.has_in(peepholes);
+  for (int64_t d = 0; d < q.in[2].dims[0]; ++d) all &= spec.is(d, kDefaults);
+  return all;
+}
+
 // --- forward
 // ----------------------------------------------------------------------------------------------
 template <class T>
-struct Forward {
-  Sizes s;
+struct Forward : Net {
   Gemm project;
   PackedGemm recur;
-  bool wide_lens = false, save_gates = false, save_cells = false;
-  int threads = 1;
+  bool save_gates = false, save_cells = false, plain = false;  // plain: the rows for any activation
 
   int64_t zeros() const {
     return std::max(s.batch, int64_t{8}) * s.hidden;
@@ -144,45 +186,45 @@ struct Forward {
     Work w = work(cut);
     if (save_gates) w.gates = a.y<T>(3);
     if (save_cells) w.cells = a.y<T>(4);
-    const int64_t n = s.hidden, plane = s.batch * n;
+    const int64_t n = s.hidden;
     std::fill_n(w.zero, zeros(), T(0));
     for (int64_t d = 0; d < s.directions; ++d) {
       T* gates = w.gates + d * s.rows() * 4 * n;
       T* cells = w.cells + d * s.rows() * n;
       const T* bias = a.in[3] ? a.x<T>(3) + d * 8 * n : w.zero;
-      const T* first_c = a.in[6] ? a.x<T>(6) + d * plane : w.zero;
-      std::copy_n(a.in[5] ? a.x<T>(5) + d * plane : w.zero, plane, w.h);
+      const T* first_c = a.in[6] ? a.x<T>(6) + d * plane() : w.zero;
+      const T* peep = a.in[7] ? a.x<T>(7) + d * 3 * n : nullptr;
+      std::copy_n(a.in[5] ? a.x<T>(5) + d * plane() : w.zero, plane(), w.h);
       project(a.x<T>(0), a.x<T>(1) + d * 4 * n * s.input, gates, a, w.scratch);
       recur.prepare(a.x<T>(2) + d * 4 * n * n, w.packed, a, w.scratch);
       for (int64_t k = 0; k < s.steps; ++k) {
-        const int64_t t = s.reversed(d) ? s.steps - 1 - k : k;
-        const int64_t before = s.reversed(d) ? t + 1 : t - 1;
+        const int64_t t = time(d, k), before = earlier(d, t);
         recur(w.h, w.packed, w.recurrent, a, w.scratch);
-        parallel_for(
-            threads, s.batch, std::max<int64_t>(1, 2048 / n), [&](int64_t begin, int64_t end) {
-              for (int64_t b = begin; b < end; ++b) {
-                T* h = w.h + b * n;
-                T* c = cells + (t * s.batch + b) * n;
-                const T* c_prev = k == 0 ? first_c + b * n : cells + (before * s.batch + b) * n;
-                T* y = a.out[0] ? a.y<T>(0) + ((t * s.directions + d) * s.batch + b) * n : nullptr;
-                if (t >= length_of(a, wide_lens, b, s.steps)) {
-                  std::copy_n(c_prev, n, c);
-                  if (y) std::fill_n(y, n, T(0));
-                  continue;
-                }
-                T* g = gates + (t * s.batch + b) * 4 * n;
-                if constexpr (std::is_same_v<T, float>)
-                  forward_row_f32(g, w.recurrent + b * 4 * n, bias, c_prev, c, h, n);
-                else
-                  forward_row<T>(g, w.recurrent + b * 4 * n, bias, c_prev, c, h, n);
-                if (y) std::copy_n(h, n, y);
-              }
-            });
+        samples([&](int64_t b) {
+          T* h = w.h + b * n;
+          T* c = cells + (t * s.batch + b) * n;
+          const T* c_prev = k == 0 ? first_c + b * n : cells + (before * s.batch + b) * n;
+          T* y = row_of(a.y<T>(0), d, t, b);
+          if (!valid(a, t, b)) {
+            std::copy_n(c_prev, n, c);
+            if (y) std::fill_n(y, n, T(0));
+            return;
+          }
+          T* g = gates + (t * s.batch + b) * 4 * n;
+          const T* r = w.recurrent + b * 4 * n;
+          if (plain)
+            forward_row_any<T>(spec, d, peep, g, r, bias, c_prev, c, h, n);
+          else if constexpr (std::is_same_v<T, float>)
+            forward_row_f32(g, r, bias, c_prev, c, h, n);
+          else
+            forward_row<T>(g, r, bias, c_prev, c, h, n);
+          if (y) std::copy_n(h, n, y);
+        });
       }
-      if (a.out[1]) std::copy_n(w.h, plane, a.y<T>(1) + d * plane);
+      if (a.out[1]) std::copy_n(w.h, plane(), a.y<T>(1) + d * plane());
       const int64_t last = s.reversed(d) ? 0 : s.steps - 1;
       if (a.out[2])
-        std::copy_n(s.steps ? cells + last * plane : first_c, plane, a.y<T>(2) + d * plane);
+        std::copy_n(s.steps ? cells + last * plane() : first_c, plane(), a.y<T>(2) + d * plane());
     }
   }
 };
@@ -190,12 +232,10 @@ struct Forward {
 // --- backward
 // ---------------------------------------------------------------------------------------------
 template <class T>
-struct Backward {
-  Sizes s;
+struct Backward : Net {
   PackedGemm to_h;
   Gemm to_x, to_w, to_r;
-  bool wide_lens = false;
-  int threads = 1;
+  bool plain = false;
 
   struct Work {
     T *dgates, *h_prev, *dh, *dc, *flow, *dx, *zero;
@@ -226,80 +266,74 @@ struct Backward {
   }
 
   void direction_pass(const KernelArgs& a, const Work& w, int64_t d) const {
-    const int64_t n = s.hidden, plane = s.batch * n;
+    const int64_t n = s.hidden;
     const T* gates = a.x<T>(8) + d * s.rows() * 4 * n;
     const T* cells = a.x<T>(9) + d * s.rows() * n;
-    const T* first_c = a.in[6] ? a.x<T>(6) + d * plane : w.zero;
-    const T* first_h = a.in[5] ? a.x<T>(5) + d * plane : w.zero;
-    std::copy_n(a.in[11] ? a.x<T>(11) + d * plane : w.zero, plane, w.dh);
-    std::copy_n(a.in[12] ? a.x<T>(12) + d * plane : w.zero, plane, w.dc);
+    const T* first_c = a.in[6] ? a.x<T>(6) + d * plane() : w.zero;
+    const T* first_h = a.in[5] ? a.x<T>(5) + d * plane() : w.zero;
+    const T* peep = a.in[13] ? a.x<T>(13) + d * 3 * n : nullptr;
+    std::copy_n(a.in[11] ? a.x<T>(11) + d * plane() : w.zero, plane(), w.dh);
+    std::copy_n(a.in[12] ? a.x<T>(12) + d * plane() : w.zero, plane(), w.dc);
     to_h.prepare(a.x<T>(2) + d * 4 * n * n, w.packed, a, w.scratch);
+    const auto cell_before = [&](int64_t k, int64_t b) {
+      return k == 0 ? first_c + b * n : cells + (earlier(d, time(d, k)) * s.batch + b) * n;
+    };
     for (int64_t k = s.steps - 1; k >= 0; --k) {
-      const int64_t t = s.reversed(d) ? s.steps - 1 - k : k;
-      const int64_t before = s.reversed(d) ? t + 1 : t - 1;
-      parallel_for(
-          threads, s.batch, std::max<int64_t>(1, 2048 / n), [&](int64_t begin, int64_t end) {
-            for (int64_t b = begin; b < end; ++b) {
-              T* dgates = w.dgates + (t * s.batch + b) * 4 * n;
-              T* h_prev = w.h_prev + (t * s.batch + b) * n;
-              const int64_t length = length_of(a, wide_lens, b, s.steps);
-              if (t >= length) {
-                std::fill_n(dgates, 4 * n, T(0));
-                std::fill_n(h_prev, n, T(0));
-                continue;
-              }
-              const bool has_before = k > 0 && before < length;
-              const T* y = a.x<T>(7) + ((before * s.directions + d) * s.batch + b) * n;
-              std::copy_n(has_before ? y : first_h + b * n, n, h_prev);
-              T* dh = w.dh + b * n;
-              if (a.in[10]) {
-                const T* dy = a.x<T>(10) + ((t * s.directions + d) * s.batch + b) * n;
-                for (int64_t j = 0; j < n; ++j) dh[j] += dy[j];
-              }
-              const T* g = gates + (t * s.batch + b) * 4 * n;
-              const T* c = cells + (t * s.batch + b) * n;
-              const T* c_prev = k == 0 ? first_c + b * n : cells + (before * s.batch + b) * n;
-              if constexpr (std::is_same_v<T, float>)
-                backward_row_f32(g, c_prev, c, dh, w.dc + b * n, dgates, n);
-              else
-                backward_row<T>(g, c_prev, c, dh, w.dc + b * n, dgates, n);
-            }
-          });
+      const int64_t t = time(d, k);
+      samples([&](int64_t b) {
+        const int64_t row = t * s.batch + b;
+        T *dgates = w.dgates + row * 4 * n, *dh = w.dh + b * n, *dc = w.dc + b * n;
+        if (!enter(a, a.x<T>(7), a.x<T>(10), first_h, d, k, b, w.h_prev + row * n, dh)) {
+          std::fill_n(dgates, 4 * n, T(0));
+          return;
+        }
+        const T *g = gates + row * 4 * n, *c = cells + row * n, *c_prev = cell_before(k, b);
+        if (plain)
+          backward_row_any<T>(spec, d, peep, g, c_prev, c, dh, dc, dgates, n);
+        else if constexpr (std::is_same_v<T, float>)
+          backward_row_f32(g, c_prev, c, dh, dc, dgates, n);
+        else
+          backward_row<T>(g, c_prev, c, dh, dc, dgates, n);
+      });
       to_h(w.dgates + t * s.batch * 4 * n, w.packed, w.flow, a, w.scratch);
       for (int64_t b = 0; b < s.batch; ++b)
-        if (t < length_of(a, wide_lens, b, s.steps)) std::copy_n(w.flow + b * n, n, w.dh + b * n);
+        if (valid(a, t, b)) std::copy_n(w.flow + b * n, n, w.dh + b * n);
     }
-    if (a.out[4]) std::copy_n(w.dh, plane, a.y<T>(4) + d * plane);
-    if (a.out[5]) std::copy_n(w.dc, plane, a.y<T>(5) + d * plane);
-    if (a.out[0]) {
-      T* dx = a.y<T>(0);
-      to_x(w.dgates, a.x<T>(1) + d * 4 * n * s.input, d == 0 ? dx : w.dx, a, w.scratch);
-      if (d > 0)
-        for (int64_t i = 0; i < s.rows() * s.input; ++i) dx[i] += w.dx[i];
-    }
+    if (a.out[4]) std::copy_n(w.dh, plane(), a.y<T>(4) + d * plane());
+    if (a.out[5]) std::copy_n(w.dc, plane(), a.y<T>(5) + d * plane());
+    input_gradient(a, to_x, w.dgates, a.x<T>(1) + d * 4 * n * s.input, d, w.dx, w.scratch);
     if (a.out[1]) to_w(w.dgates, a.x<T>(0), a.y<T>(1) + d * 4 * n * s.input, a, w.scratch);
     if (a.out[2]) to_r(w.dgates, w.h_prev, a.y<T>(2) + d * 4 * n * n, a, w.scratch);
     if (a.out[3]) {
       T* db = a.y<T>(3) + d * 8 * n;
-      parallel_for(threads, 4 * n, 256, [&](int64_t begin, int64_t end) {
-        std::fill(db + begin, db + end, T(0));
-        for (int64_t row = 0; row < s.rows(); ++row)
-          for (int64_t j = begin; j < end; ++j) db[j] += w.dgates[row * 4 * n + j];
-      });
+      column_sums(w.dgates, 4 * n, db);
       std::copy_n(db, 4 * n, db + 4 * n);  // Wb and Rb enter as their sum
     }
+    if (!a.out[6]) return;
+    T* dp = a.y<T>(6) + d * 3 * n;
+    std::fill_n(dp, 3 * n, T(0));
+    for (int64_t k = 0; peep && k < s.steps; ++k)
+      for (int64_t b = 0; b < s.batch; ++b) {
+        const int64_t row = time(d, k) * s.batch + b;
+        const T *dg = w.dgates + row * 4 * n, *c = cells + row * n, *c_prev = cell_before(k, b);
+        for (int64_t j = 0; j < n; ++j) {
+          dp[j] += dg[j] * c_prev[j];
+          dp[n + j] += dg[n + j] * c[j];
+          dp[2 * n + j] += dg[2 * n + j] * c_prev[j];
+        }
+      }
   }
 };
 
 template <class T, bool kLibrary>
 Kernel forward(const KernelQuery& q) {
   Forward<T> f;
-  const Sizes& s = f.s = sizes_of(q);
+  f.set(q, cell_spec(q.attrs, kDefaults));
+  const Sizes& s = f.s;
   f.project = make_gemm<T>(q, kLibrary, {s.rows(), 4 * s.hidden, s.input, false, true});
   f.recur = make_packed<T>(q, kLibrary, {s.batch, 4 * s.hidden, s.hidden, false, true});
-  f.wide_lens = q.has_in(4) && q.in[4].dtype == DType::kI64;
+  f.plain = !is_default(f.spec, q, 7);
   f.save_gates = q.has_out(3), f.save_cells = q.has_out(4);
-  f.threads = q.threads;
   Cut cut;
   f.work(cut);
   return {cut.used, [f = std::move(f)](const KernelArgs& a) { f.run(a); }};
@@ -308,41 +342,23 @@ Kernel forward(const KernelQuery& q) {
 template <class T, bool kLibrary>
 Kernel backward(const KernelQuery& q) {
   Backward<T> f;
-  const Sizes& s = f.s = sizes_of(q);
+  f.set(q, cell_spec(q.attrs, kDefaults));
+  const Sizes& s = f.s;
   f.to_h = make_packed<T>(q, kLibrary, {s.batch, s.hidden, 4 * s.hidden, false, false});
   f.to_x = make_gemm<T>(q, kLibrary, {s.rows(), s.input, 4 * s.hidden, false, false});
   f.to_w = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.input, s.rows(), true, false});
   f.to_r = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.hidden, s.rows(), true, false});
-  f.wide_lens = q.has_in(4) && q.in[4].dtype == DType::kI64;
-  f.threads = q.threads;
+  f.plain = !is_default(f.spec, q, 13);
   Cut cut;
   f.work(cut);
   return {cut.used, [f = std::move(f)](const KernelArgs& a) { f.run(a); }};
 }
 
-std::string reject(const KernelQuery& q) {
-  if (q.in[0].dtype != DType::kF32) return "takes f32";
-  const Sizes s = sizes_of(q);
-  return s.rows() * s.input * s.hidden == 0 ? "empty tensor" : "";
-}
-
 template <bool kForward>
-Kernel prepare_ref(const KernelQuery& q) {
+Kernel plain_loops(const KernelQuery& q) {
   if (q.in[0].dtype == DType::kF64)
     return kForward ? forward<double, false>(q) : backward<double, false>(q);
-  if (q.in[0].dtype != DType::kF32)
-    fail(ErrorCode::kUnsupported, q.origin, ": LSTM runs in f32 and f64, not ",
-         name_of(q.in[0].dtype));
   return kForward ? forward<float, false>(q) : backward<float, false>(q);
-}
-
-double flops(const Graph& g, const Node& n) {
-  const Shape &x = g.value(n.inputs[0]).shape, &r = g.value(n.inputs[2]).shape;
-  if (!x.is_const() || !r.is_const()) return 0;
-  const Dims a = x.values(), b = r.values();
-  const double once =
-      2.0 * static_cast<double>(a[0] * a[1] * b[0] * 4 * b[2]) * static_cast<double>(a[2] + b[2]);
-  return n.op->name == "LSTM" ? once : 2 * once;
 }
 
 Expr part(Grad& g, int output) {
@@ -351,14 +367,59 @@ Expr part(Grad& g, int output) {
   const Expr y = g.y(0), gates = g.y(3), cells = g.y(4);
   return g.b.ops("ortrain.LSTMGrad",
                  {g.x(0), g.x(1), g.x(2), optional(3), optional(4), optional(5), optional(6), y,
-                  gates, cells, flow(0), flow(1), flow(2)},
-                 g.attrs(), 6)[static_cast<size_t>(output)];
+                  gates, cells, flow(0), flow(1), flow(2), optional(7)},
+                 Attrs(g.attrs()), 7)[static_cast<size_t>(output)];
+}
+
+std::vector<Example> examples() {
+  const std::string both = "bidirectional";
+  using Names = std::vector<std::string>;
+  using Reals = std::vector<double>;
+  std::vector<Example> e{{.in = {f({3, 2, 4}), f({1, 12, 4}), f({1, 12, 3})}, .outputs = 3},
+                         {.in = {f({4, 3, 2}), f({1, 8, 2}), f({1, 8, 2}), f({1, 16}), absent(),
+                                 f({1, 3, 2}), f({1, 3, 2})},
+                          .outputs = 3},
+                         {.in = {f({4, 3, 2}), f({1, 8, 2}), f({1, 8, 2}), f({1, 16})},
+                          .attrs = {{"direction", "reverse"}},
+                          .outputs = 1},
+                         {.in = {f({3, 2, 3}), f({2, 8, 3}), f({2, 8, 2}), f({2, 16}), absent(),
+                                 f({2, 2, 2}), f({2, 2, 2})},
+                          .attrs = {{"direction", both}},
+                          .outputs = 3},
+                         {.in = {f({4, 3, 2}), f({2, 8, 2}), f({2, 8, 2}), f({2, 16}),
+                                 iconst({3}, {4, 1, 3}), f({2, 3, 2}), f({2, 3, 2})},
+                          .attrs = {{"direction", both}},
+                          .outputs = 3}};
+  // Everything at once: lengths, both directions, peepholes, clip, batch first.
+  const std::vector<ExampleInput> full{
+      f({3, 4, 2}),           f({2, 8, 2}), f({2, 8, 2}), f({2, 16}),
+      iconst({3}, {4, 1, 3}), f({3, 2, 2}), f({3, 2, 2}), f({2, 6})};
+  e.push_back(
+      {.in = full, .attrs = {{"direction", both}, {"layout", 1}, {"clip", 1.5}}, .outputs = 3});
+  e.push_back({.in = full,
+               .attrs = {{"direction", both},
+                         {"layout", 1},
+                         {"input_forget", 1},
+                         {"activations", Names{"HardSigmoid", "Softsign", "Affine", "Sigmoid",
+                                               "ScaledTanh", "Softplus"}},
+                         {"activation_alpha", Reals{0.25, 0.7, 1.2}},
+                         {"activation_beta", Reals{0.4, 0.1, 0.8}}},
+               .outputs = 3});
+  // Peepholes alone, forward and reverse; layout 1 alone: the fast rows behind the border.
+  for (const char* way : {"forward", "reverse"})
+    e.push_back({.in = {f({3, 2, 2}), f({1, 12, 2}), f({1, 12, 3}), absent(), absent(), absent(),
+                        absent(), f({1, 9})},
+                 .attrs = {{"direction", way}},
+                 .outputs = 1});
+  e.push_back(
+      {.in = {f({2, 3, 4}), f({1, 12, 4}), f({1, 12, 3})}, .attrs = {{"layout", 1}}, .outputs = 3});
+  e.push_back({.in = {f({0, 2, 4}), f({1, 12, 4}), f({1, 12, 3})}, .outputs = 3});
+  return e;
 }
 
 }  // namespace
 
 void register_lstm(OpTable& table) {
-  const auto both = std::string("bidirectional");
   table.add({
       .name = "LSTM",
       .inputs = {"X", "W", "R", "B?", "sequence_lens?", "initial_h?", "initial_c?", "P?"},
@@ -371,36 +432,24 @@ void register_lstm(OpTable& table) {
                grad("B", [](Grad& g) { return part(g, 3); }), no_grad("sequence_lens"),
                grad("initial_h", [](Grad& g) { return part(g, 4); }),
                grad("initial_c", [](Grad& g) { return part(g, 5); }),
-               not_differentiable("P", "peepholes are not supported yet")},
-      .flops = flops,
-      .kernels = {{"cpu", "onednn", reject, forward<float, true>},
-                  {"cpu", "ref", nullptr, prepare_ref<true>}},
-      .examples = {{.in = {f({3, 2, 4}), f({1, 12, 4}), f({1, 12, 3})}, .outputs = 3},
-                   {.in = {f({4, 3, 2}), f({1, 8, 2}), f({1, 8, 2}), f({1, 16}), absent(),
-                           f({1, 3, 2}), f({1, 3, 2})},
-                    .outputs = 3},
-                   {.in = {f({4, 3, 2}), f({1, 8, 2}), f({1, 8, 2}), f({1, 16})},
-                    .attrs = {{"direction", std::string("reverse")}},
-                    .outputs = 1},
-                   {.in = {f({3, 2, 3}), f({2, 8, 3}), f({2, 8, 2}), f({2, 16}), absent(),
-                           f({2, 2, 2}), f({2, 2, 2})},
-                    .attrs = {{"direction", both}},
-                    .outputs = 3},
-                   {.in = {f({4, 3, 2}), f({2, 8, 2}), f({2, 8, 2}), f({2, 16}),
-                           iconst({3}, {4, 1, 3}), f({2, 3, 2}), f({2, 3, 2})},
-                    .attrs = {{"direction", both}},
-                    .outputs = 3}},
-      .note = "default activations only; no clip, peepholes, input_forget or layout 1 yet",
+               grad("P", [](Grad& g) { return part(g, 6); })},
+      .flops = recurrent_flops,
+      .kernels = {{"cpu", "onednn", reject_library, bordered<kForwardSides, forward<float, true>>},
+                  {"cpu", "ref", nullptr, bordered<kForwardSides, plain_loops<true>>}},
+      .examples = examples(),
+      .note = "clip bounds every activation's input; activation_alpha and _beta go to the "
+              "activations that take them, in order (ONNX Runtime)",
   });
   table.add({
       .name = "ortrain.LSTMGrad",
       .inputs = {"X", "W", "R", "B?", "sequence_lens?", "initial_h?", "initial_c?", "Y", "gates",
-                 "cells", "dY?", "dY_h?", "dY_c?"},
-      .outputs = {"dX?", "dW?", "dR?", "dB?", "dinitial_h?", "dinitial_c?"},
+                 "cells", "dY?", "dY_h?", "dY_c?", "P?"},
+      .outputs = {"dX?", "dW?", "dR?", "dB?", "dinitial_h?", "dinitial_c?", "dP?"},
       .infer = infer_grad,
-      .flops = flops,
-      .kernels = {{"cpu", "onednn", reject, backward<float, true>},
-                  {"cpu", "ref", nullptr, prepare_ref<false>}},
+      .flops = recurrent_flops,
+      .kernels = {{"cpu", "onednn", reject_library,
+                   bordered<kBackwardSides, backward<float, true>>},
+                  {"cpu", "ref", nullptr, bordered<kBackwardSides, plain_loops<false>>}},
       .examples = {{.in = {f({3, 2, 4}), f({1, 12, 4}), f({1, 12, 3}), absent(), absent(), absent(),
                            absent(), f({3, 1, 2, 3}, -1, 1), f({1, 3, 2, 12}, 0, 1),
                            f({1, 3, 2, 3}, -1, 1), f({3, 1, 2, 3})},

@@ -1,10 +1,17 @@
-// What recurrent operators share: extents, products on any pointers (of the math library or plain
-// loops), activations for vector loops, sequence lengths, and a workspace cut into pieces.
+// What recurrent operators share: extents, the activations of ONNX, products on any pointers (of
+// the math library or plain loops), sequence lengths, what a step does before and after its cell,
+// and a workspace cut into pieces.
+//
+// Kernels work in [T,B,..] and f32 or f64; at_border() gives them that from layout 1 and from
+// 16-bit floats.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 
+#include "graph/op_def.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
@@ -21,9 +28,77 @@ struct Sizes {
 
 inline std::string direction(const Attrs& attrs) { return attrs.s("direction", "forward"); }
 
-inline Sizes sizes_of(const KernelQuery& q) {
+inline Sizes sizes_of(const KernelQuery& q) {  // layout 0
   const Dims &x = q.in[0].dims, &r = q.in[2].dims;
   return {x[0], x[1], x[2], r[2], r[0], direction(q.attrs) == "reverse"};
+}
+
+// --- activations
+// ------------------------------------------------------------------------------------------
+enum class Act : uint8_t {
+  kTanh,
+  kSigmoid,
+  kRelu,
+  kAffine,
+  kLeakyRelu,
+  kThresholdedRelu,
+  kScaledTanh,
+  kHardSigmoid,
+  kElu,
+  kSoftsign,
+  kSoftplus
+};
+struct Activation {
+  Act f = Act::kTanh;
+  double alpha = 0, beta = 0;
+};
+
+// What a layer's attributes say about its cells.
+struct CellSpec {
+  std::array<std::array<Activation, 3>, 2> act = {};  // per direction
+  double clip = std::numeric_limits<double>::infinity();
+  bool couple = false;  // LSTM's input_forget: f = 1 - i
+  bool is(int64_t d, std::initializer_list<Act> wanted) const {
+    return std::equal(wanted.begin(), wanted.end(), act[static_cast<size_t>(d)].begin(),
+                      [](Act a, const Activation& b) { return a == b.f; });
+  }
+};
+// `defaults`: the activations of one direction. activation_alpha and _beta are consumed in order by
+// the activations that have such a parameter (as ONNX Runtime does). Throws Error(kUnsupported) for
+// an unknown name or a wrong number of names.
+CellSpec cell_spec(const Attrs& attrs, std::initializer_list<Act> defaults);
+
+// Value and slope of an activation at a clipped input; at the corners PyTorch's slopes (Relu 0 at
+// 0, clamp 1 at its bounds).
+template <class T>
+struct Slope {
+  T v, d;
+};
+template <class T>
+Slope<T> apply(const Activation& a, double limit, T x) {
+  const T clip = static_cast<T>(limit), al = static_cast<T>(a.alpha), be = static_cast<T>(a.beta);
+  const T inside = x < -clip || x > clip ? T(0) : T(1);
+  x = x < -clip ? -clip : x > clip ? clip : x;
+  T v = 0, d = 0;
+  switch (a.f) {
+    case Act::kTanh: v = std::tanh(x), d = 1 - v * v; break;
+    case Act::kSigmoid: v = 1 / (1 + std::exp(-x)), d = v * (1 - v); break;
+    case Act::kRelu: v = x > 0 ? x : T(0), d = x > 0 ? T(1) : T(0); break;
+    case Act::kAffine: v = al * x + be, d = al; break;
+    case Act::kLeakyRelu: d = x > 0 ? T(1) : al, v = d * x; break;
+    case Act::kThresholdedRelu: d = x > al ? T(1) : T(0), v = x > al ? x : T(0); break;
+    case Act::kScaledTanh: v = std::tanh(be * x), d = al * be * (1 - v * v), v *= al; break;
+    case Act::kHardSigmoid:
+      v = al * x + be, d = v > 0 && v < 1 ? al : T(0);
+      v = v < 0 ? T(0) : v > 1 ? T(1) : v;
+      break;
+    case Act::kElu: v = x > 0 ? x : al * std::expm1(x), d = x > 0 ? T(1) : al * std::exp(x); break;
+    case Act::kSoftsign: d = 1 / (1 + std::abs(x)), v = x * d, d *= d; break;
+    case Act::kSoftplus:
+      v = (x > 0 ? x : T(0)) + std::log1p(std::exp(-std::abs(x))), d = 1 / (1 + std::exp(-x));
+      break;
+  }
+  return {v, d * inside};
 }
 
 // A product: c = op(a) op(b).
@@ -108,14 +183,6 @@ template <class T>
     return std::tanh(x);
 }
 
-// Steps of sample b, from input 4 (i64 when `wide`, else i32); all when it is absent.
-inline int64_t length_of(const KernelArgs& a, bool wide, int64_t b, int64_t steps) {
-  if (!a.in[4]) return steps;
-  const int64_t n = wide ? a.x<int64_t>(4)[b] : a.x<int32_t>(4)[b];
-  if (n < 0 || n > steps) a.fault->report(b, n, 0, steps + 1);
-  return std::clamp<int64_t>(n, 0, steps);
-}
-
 inline size_t align(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 // Cuts a workspace into aligned pieces; the same calls give the total first and the addresses
@@ -130,5 +197,123 @@ struct Cut {
     return p;
   }
 };
+
+// --- what the drivers of all cells share
+// ------------------------------------------------------------------
+// Inputs 0 to 5 are X, W, R, B?, sequence_lens?, initial_h?; Y is [T,D,B,H], states are [D,B,H].
+struct Net {
+  Sizes s;
+  CellSpec spec;
+  bool wide_lens = false;  // i64, else i32
+  int threads = 1;
+
+  void set(const KernelQuery& q, CellSpec cells) {
+    s = sizes_of(q);
+    spec = std::move(cells);
+    wide_lens = q.has_in(4) && q.in[4].dtype == DType::kI64;
+    threads = q.threads;
+  }
+  int64_t plane() const { return s.batch * s.hidden; }
+  // body(b) for every sample, in parallel.
+  template <class Body>
+  void samples(Body&& body) const {
+    parallel_for(threads, s.batch, std::max<int64_t>(1, 2048 / std::max<int64_t>(1, s.hidden)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t b = begin; b < end; ++b) body(b);
+                 });
+  }
+  int64_t length(const KernelArgs& a, int64_t b) const {
+    if (!a.in[4]) return s.steps;
+    const int64_t n = wide_lens ? a.x<int64_t>(4)[b] : a.x<int32_t>(4)[b];
+    if (n < 0 || n > s.steps) a.fault->report(b, n, 0, s.steps + 1);
+    return std::clamp<int64_t>(n, 0, s.steps);
+  }
+  bool valid(const KernelArgs& a, int64_t t, int64_t b) const { return t < length(a, b); }
+  // Where step number k of direction d is in time, and the step before it.
+  int64_t time(int64_t d, int64_t k) const { return s.reversed(d) ? s.steps - 1 - k : k; }
+  int64_t earlier(int64_t d, int64_t t) const { return s.reversed(d) ? t + 1 : t - 1; }
+  // Row b of Y (or dY) at time t.
+  template <class T>
+  T* row_of(T* y, int64_t d, int64_t t, int64_t b) const {
+    return y ? y + ((t * s.directions + d) * s.batch + b) * s.hidden : nullptr;
+  }
+  // Backward, sample b of step k, before its cell: h_prev is written, dY added to dh. False beyond
+  // the sequence's end.
+  template <class T>
+  bool enter(const KernelArgs& a, const T* y, const T* dy, const T* first_h, int64_t d, int64_t k,
+             int64_t b, T* h_prev, T* dh) const {
+    const int64_t t = time(d, k), before = earlier(d, t), n = s.hidden, steps = length(a, b);
+    if (t >= steps) {
+      std::fill_n(h_prev, n, T(0));
+      return false;
+    }
+    const bool has_before = k > 0 && before < steps;
+    std::copy_n(has_before ? row_of(y, d, before, b) : first_h + b * n, n, h_prev);
+    if (const T* flow = row_of(dy, d, t, b))
+      for (int64_t j = 0; j < n; ++j) dh[j] += flow[j];
+    return true;
+  }
+  // dX [T,B,I] of direction d from dgates [T,B,width] and W; directions add up. more: [T,B,I].
+  template <class T>
+  void input_gradient(const KernelArgs& a, const Gemm& to_x, const T* dgates, const T* w, int64_t d,
+                      T* more, void* scratch) const {
+    if (!a.out[0]) return;
+    T* dx = a.y<T>(0);
+    to_x(dgates, w, d == 0 ? dx : more, a, scratch);
+    if (d == 0) return;
+    parallel_for(threads, s.rows() * s.input, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) dx[i] += more[i];
+    });
+  }
+  // sums[j] = sum over all rows of x[row, j], j < width.
+  template <class T>
+  void column_sums(const T* x, int64_t width, T* sums) const {
+    parallel_for(threads, width, 256, [&](int64_t begin, int64_t end) {
+      std::fill(sums + begin, sums + end, T(0));
+      for (int64_t row = 0; row < s.rows(); ++row)
+        for (int64_t j = begin; j < end; ++j) sums[j] += x[row * width + j];
+    });
+  }
+};
+
+// Checks X, W, R, B, sequence_lens, initial_h (inputs 0 to 5), `gates` per unit; gives the outputs
+// Y and Y_h.
+struct Extents {
+  Dim directions, steps, batch, hidden;
+};
+Extents infer_recurrent(InferCtx& c, int64_t gates);
+// State [D,B,H], in the node's layout; the dtype in which values are saved for the gradient.
+Shape state_shape(const InferCtx& c, const Extents& e);
+DType saved_dtype(DType dtype);
+void expect_shape(InferCtx& c, int i, const Shape& s, const char* name);
+
+// Multiply and add count 2, of the products of forward; twice that in a gradient.
+double recurrent_flops(const Graph& g, const Node& n);
+
+// How an array lies in layout 0, and in layout 1.
+enum class Side : uint8_t {
+  kWeight,    // no time or batch in it
+  kSequence,  // [T,B,I], [B,T,I]
+  kSteps,     // [T,D,B,H], [B,T,D,H]
+  kState,     // [D,B,H], [B,D,H]
+  kInternal   // lengths and what is saved for the gradient: neither moved nor converted
+};
+struct Sides {
+  std::array<Side, 14> in;
+  std::array<Side, 7> out;
+};
+// A kernel for layout 0 in f32 or f64, used from any layout in any float type.
+Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const KernelQuery&));
+template <const Sides& sides, Kernel (*inner)(const KernelQuery&)>
+Kernel bordered(const KernelQuery& q) {
+  return at_border(q, sides, inner);
+}
+
+// For the library's products: why not, or "".
+inline std::string reject_library(const KernelQuery& q) {
+  if (q.in[0].dtype == DType::kF64) return "takes f32";
+  const Sizes s = sizes_of(q);
+  return s.rows() * s.input * s.hidden == 0 ? "empty tensor" : "";
+}
 
 }  // namespace ortrain::ops
