@@ -2,6 +2,9 @@
 //
 // Names are ONNX's short forms: f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool.
 // f16 and bf16 convert with round-to-nearest-even; NaN stays NaN, overflow becomes infinity.
+// Storage types (f8 kinds, f4, i4, u4, i2, u2) hold one element per byte in memory, packed only in
+// files. Nothing computes in them: they are read, cast, quantized to and from, and written back.
+// Every other operator refuses them by name (Graph::infer), and dispatch() does not know them.
 #pragma once
 
 #include <bit>
@@ -27,9 +30,20 @@ enum class DType : uint8_t {
   kU16,
   kU8,
   kBool,
+  // Storage types. Floats: f<bits>e<exponent>m<mantissa>, as ONNX and ml_dtypes define them.
+  kF8E4M3FN,
+  kF8E4M3FNUZ,
+  kF8E5M2,
+  kF8E5M2FNUZ,
+  kF8E8M0,
+  kF4E2M1,
+  kI4,
+  kU4,
+  kI2,
+  kU2,
 };
 
-// Bytes per element; 0 for kUndefined.
+// Bytes per element in memory; 0 for kUndefined.
 size_t size_of(DType dtype);
 // "f32", "i64", "bool", ...; "undefined".
 std::string_view name_of(DType dtype);
@@ -38,6 +52,27 @@ constexpr bool is_float(DType d) {
   return d == DType::kF64 || d == DType::kF32 || d == DType::kF16 || d == DType::kBF16;
 }
 constexpr bool is_integer(DType d) { return d >= DType::kI64 && d <= DType::kU8; }
+constexpr bool is_storage(DType d) { return d > DType::kBool; }
+constexpr bool is_storage_int(DType d) { return d >= DType::kI4; }
+constexpr bool is_storage_float(DType d) { return is_storage(d) && !is_storage_int(d); }
+// Bits per element in a file.
+constexpr int file_bits(DType d) { return d >= DType::kI2 ? 2 : d >= DType::kF4E2M1 ? 4 : 8; }
+
+// The number that a byte of a storage type stands for. Signed small integers are kept with their
+// sign extended; bits above the type's own are ignored.
+double storage_to_double(DType dtype, uint8_t bits);
+// The byte for a number. Floats round to nearest even; what lies beyond the largest finite value
+// becomes that value, or with saturate = false the infinity or NaN of the type (ONNX Cast's table;
+// f4 always saturates, its NaN is -0). f8e8m0 keeps the exponent only: `round` says which.
+// Integers truncate and wrap (ml_dtypes); NaN gives 0.
+enum class E8M0Round : uint8_t { kUp, kDown, kNearest };
+uint8_t double_to_storage(DType dtype, double value, bool saturate = true,
+                          E8M0Round round = E8M0Round::kUp);
+// Smallest and largest value of a small integer or 8- or 16-bit integer type.
+struct IntRange {
+  int32_t low = 0, high = 0;
+};
+IntRange int_range(DType dtype);
 
 float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float value);

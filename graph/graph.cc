@@ -228,8 +228,15 @@ void Graph::infer(NodeId n) {
       if (x.inputs[i] != kNone && !value(x.inputs[i]).typed)
         fail(ErrorCode::kShape, "input ", i, " (", describe_value(x.inputs[i]),
              ") has no type yet");
+    const auto refuse_storage = [&](ValueId v, const char* verb) {
+      if (v != kNone && value(v).typed && is_storage(value(v).dtype) && !x.op->storage)
+        fail(ErrorCode::kUnsupported, x.op->name, " does not ", verb, " the storage type ",
+             name_of(value(v).dtype), "; cast or dequantize to a float type first");
+    };
+    for (ValueId v : x.inputs) refuse_storage(v, "take");
     InferCtx context(*this, n);
     x.op->infer(context);
+    for (ValueId v : node(n).outputs) refuse_storage(v, "give");
   } catch (const Error& e) {
     throw e.within(describe(n));
   }

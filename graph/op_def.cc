@@ -211,6 +211,10 @@ ExampleInput ivals(std::vector<int64_t> values) {
 ExampleInput bools(Dims dims) {
   return {ExampleInput::Kind::kBool, std::move(dims), 0, 2, {}, false};
 }
+ExampleInput typed(DType dtype, ExampleInput e) {
+  e.dtype = dtype;
+  return e;
+}
 ExampleInput absent() { return {ExampleInput::Kind::kAbsent, {}, 0, 0, {}, false}; }
 
 }  // namespace ortrain

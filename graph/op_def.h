@@ -262,9 +262,10 @@ struct ExampleInput {
   enum class Kind : uint8_t { kFloat, kInts, kFloats, kBool, kAbsent };
   Kind kind = Kind::kFloat;
   Dims dims;
-  double low = -2, high = 2;   // kFloat; kInts without values: range [low, high)
-  std::vector<double> values;  // kInts, kFloats, kBool: contents (else random)
-  bool constant = false;       // known before training (shapes, axes)
+  double low = -2, high = 2;        // kFloat; kInts without values: range [low, high)
+  std::vector<double> values;       // kInts, kFloats, kBool: contents (else random)
+  bool constant = false;            // known before training (shapes, axes)
+  DType dtype = DType::kUndefined;  // of this type, whatever the kind says (typed())
 };
 ExampleInput f(Dims dims, double low = -2, double high = 2);
 ExampleInput floats(Dims dims, std::vector<double> values);
@@ -273,6 +274,7 @@ ExampleInput ivals(std::vector<int64_t> values);              // constant 1-D i6
 ExampleInput iconst(Dims dims, std::vector<int64_t> values);  // constant i64
 ExampleInput bools(Dims dims);
 ExampleInput absent();
+ExampleInput typed(DType dtype, ExampleInput e);  // u8 and i8 data, f8 zero points, ...
 
 // A sample use of the op; the generic test engine, the gradient check and the support matrix run
 // them all.
@@ -297,9 +299,10 @@ struct OpDef {
   Ew ew = Ew::kNone;
   ChannelsLastFn channels_last = nullptr;  // layout pass: what it does to the node
   bool wants_channels_last = false;        // worth transposing its data; others follow their input
-  bool view = false;    // output 0 is input 0's memory under another shape; no kernel runs
-  bool random = false;  // never folded, never merged
-  bool fold = true;     // may be evaluated before training when all inputs are constant
+  bool view = false;     // output 0 is input 0's memory under another shape; no kernel runs
+  bool random = false;   // never folded, never merged
+  bool storage = false;  // takes and gives storage types (f8 kinds, f4, i4, ...: dtype.h)
+  bool fold = true;      // may be evaluated before training when all inputs are constant
   Precision precision = Precision::kFollow;
   Pad pad = Pad::kNo;
   std::vector<std::pair<int, int>> inplace = {};  // output i may overwrite input j (same bytes)

@@ -1,6 +1,7 @@
 // HostTensor's storage and element access.
 #include "graph/tensor.h"
 
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -25,6 +26,10 @@ T from_double(double v) {
     return static_cast<T>(v);
 }
 }  // namespace
+
+void no_compute_type(DType dtype) {
+  check_failed(__FILE__, __LINE__, "a compute type", cat("nothing computes in ", name_of(dtype)));
+}
 
 int64_t element_count(std::span<const int64_t> dims) {
   constexpr int64_t kLimit = int64_t{1} << 62;
@@ -76,6 +81,10 @@ HostTensor HostTensor::share() const { return view(dtype_, dims_, data_); }
 
 HostTensor HostTensor::cast(DType to) const {
   HostTensor out(to, dims_);
+  if (is_storage(dtype_) || is_storage(to)) {
+    for (int64_t i = 0; i < count_; ++i) out.set_double(i, as_double(i));
+    return out;
+  }
   dispatch(dtype_, [&]<class From>() {
     const From* in = data<From>();
     dispatch(to, [&]<class To>() {
@@ -97,10 +106,15 @@ void* HostTensor::mutable_raw() {
 }
 
 double HostTensor::as_double(int64_t i) const {
+  if (is_storage(dtype_)) return storage_to_double(dtype_, data<uint8_t>()[i]);
   return dispatch(dtype_, [&]<class T>() { return to_double(data<T>()[i]); });
 }
 
 int64_t HostTensor::as_int(int64_t i) const {
+  if (is_storage(dtype_)) {
+    const double v = as_double(i);
+    return std::isfinite(v) && std::abs(v) < 0x1p63 ? static_cast<int64_t>(v) : 0;
+  }
   return dispatch(dtype_, [&]<class T>() -> int64_t {
     if constexpr (std::is_integral_v<T>)
       return static_cast<int64_t>(data<T>()[i]);
@@ -116,6 +130,10 @@ std::vector<int64_t> HostTensor::as_ints() const {
 }
 
 void HostTensor::set_double(int64_t i, double value) {
+  if (is_storage(dtype_)) {
+    mutable_data<uint8_t>()[i] = double_to_storage(dtype_, value);
+    return;
+  }
   dispatch(dtype_, [&]<class T>() { mutable_data<T>()[i] = from_double<T>(value); });
 }
 

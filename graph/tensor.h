@@ -85,7 +85,10 @@ class HostTensor {
   std::unique_ptr<std::byte[], Free> owned_;  // data_ is its first address aligned to 64
 };
 
+[[noreturn]] void no_compute_type(DType dtype);  // aborts
+
 // Calls f.template operator()<T>() for the C++ type of dtype; f16/bf16 give the storage structs.
+// Storage types have no C++ type: Graph::infer keeps them away from what dispatches.
 template <class F>
 decltype(auto) dispatch(DType dtype, F&& f) {
   switch (dtype) {
@@ -101,7 +104,9 @@ decltype(auto) dispatch(DType dtype, F&& f) {
     case DType::kU16: return f.template operator()<uint16_t>();
     case DType::kU8: return f.template operator()<uint8_t>();
     case DType::kBool: return f.template operator()<bool>();
-    default: return f.template operator()<float>();
+    default:
+      if (dtype != DType::kF32) no_compute_type(dtype);
+      return f.template operator()<float>();
   }
 }
 

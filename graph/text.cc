@@ -79,7 +79,7 @@ std::string contents(const HostTensor& t, bool all) {
     out += i ? ", " : "";
     if (t.dtype() == DType::kF64)
       out += number(t.as_double(i));
-    else if (is_float(t.dtype()))
+    else if (is_float(t.dtype()) || is_storage_float(t.dtype()))
       out += number(static_cast<float>(t.as_double(i)));
     else
       out += std::to_string(t.as_int(i));
@@ -290,7 +290,7 @@ struct Parser {
         if (i > 0) line.need(",");
         if (line.take("...")) continue;
         if (i >= x.count()) line.bad("fewer elements");
-        if (is_float(t.dtype) || !line.at_integer())
+        if (is_float(t.dtype) || is_storage(t.dtype) || !line.at_integer())
           x.set_double(i, line.num<double>());
         else
           set_int(x, i, line.num<int64_t>());

@@ -37,9 +37,31 @@ std::string dims_text(const Dims& dims) {
   return s + "]";
 }
 
+// Bytes that n elements take in a file; 4- and 2-bit ones are packed, the first in the low bits.
+size_t file_bytes(DType dtype, int64_t n) {
+  const auto per_byte = static_cast<size_t>(8 / file_bits(dtype));
+  return per_byte == 1 ? static_cast<size_t>(n) * size_of(dtype)
+                       : (static_cast<size_t>(n) + per_byte - 1) / per_byte;
+}
+
+// Element i of packed bytes, in the form of dtype.h.
+uint8_t unpacked(DType dtype, const std::byte* bytes, int64_t i) {
+  const int bits = file_bits(dtype), per_byte = 8 / bits;
+  const auto byte = std::to_integer<unsigned>(bytes[i / per_byte]);
+  const unsigned code = byte >> (i % per_byte * bits) & ((1u << bits) - 1);
+  if (dtype == DType::kF4E2M1) return static_cast<uint8_t>(code);
+  return double_to_storage(dtype, storage_to_double(dtype, static_cast<uint8_t>(code)));
+}
+
 // A copy of `bytes`, or a view of them when they are aligned for the type.
 HostTensor from_bytes(DType dtype, const Dims& dims, std::span<const std::byte> bytes,
                       const FileBytes& file) {
+  if (file_bits(dtype) < 8) {
+    HostTensor t(dtype, dims);
+    auto* to = static_cast<uint8_t*>(t.mutable_raw());
+    for (int64_t i = 0; i < t.count(); ++i) to[i] = unpacked(dtype, bytes.data(), i);
+    return t;
+  }
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % size_of(dtype) == 0;
   if (dtype != DType::kBool && aligned && !bytes.empty())
     return HostTensor::view(dtype, dims, bytes.data());
@@ -69,9 +91,16 @@ void put_varint_element(DType d, void* out, int64_t i, uint64_t v) {
   }
 }
 
-// Elements from the typed field of the dtype, in all its chunks.
+// Elements from the typed field of the dtype, in all its chunks. A packed type has one byte of
+// elements per entry: they are read as bytes and then unpacked.
 HostTensor from_typed(DType dtype, const Dims& dims, int64_t count, const TensorSite& site,
                       const FileBytes& file, const std::string& label) {
+  if (file_bits(dtype) < 8) {
+    const auto entries = static_cast<int64_t>(file_bytes(dtype, count));
+    const HostTensor bytes = from_typed(DType::kU8, {entries}, entries, site, file, label);
+    return from_bytes(dtype, dims, {static_cast<const std::byte*>(bytes.raw()), bytes.bytes()},
+                      file);
+  }
   const TypedField typed = typed_field(dtype);
   uint64_t room = 0;  // no more elements than this can be there
   for (const DataChunk& c : site.data)
@@ -147,34 +176,49 @@ Header read_header(const onnx::TensorProto& t) {
   }
   if (static_cast<uint64_t>(h.count) > (uint64_t{1} << 60))
     fail(ErrorCode::kModel, label, ": shape ", dims_text(h.dims), " is too large");
-  h.bytes = static_cast<size_t>(h.count) * size_of(h.dtype);
+  h.bytes = file_bytes(h.dtype, h.count);
   return h;
 }
 
 }  // namespace
 
+// By number (TensorProto.DataType): an older onnx.proto does not know the last ones by name.
+constexpr DType kByNumber[] = {DType::kUndefined,
+                               DType::kF32,
+                               DType::kU8,
+                               DType::kI8,
+                               DType::kU16,
+                               DType::kI16,
+                               DType::kI32,
+                               DType::kI64,
+                               DType::kUndefined /* string */,
+                               DType::kBool,
+                               DType::kF16,
+                               DType::kF64,
+                               DType::kU32,
+                               DType::kU64,
+                               DType::kUndefined,
+                               DType::kUndefined /* complex */,
+                               DType::kBF16,
+                               DType::kF8E4M3FN,
+                               DType::kF8E4M3FNUZ,
+                               DType::kF8E5M2,
+                               DType::kF8E5M2FNUZ,
+                               DType::kU4,
+                               DType::kI4,
+                               DType::kF4E2M1,
+                               DType::kF8E8M0,
+                               DType::kU2,
+                               DType::kI2};
+
 DType dtype_from_onnx(int data_type) {
-  switch (data_type) {
-    case onnx::TensorProto::FLOAT: return DType::kF32;
-    case onnx::TensorProto::DOUBLE: return DType::kF64;
-    case onnx::TensorProto::FLOAT16: return DType::kF16;
-    case onnx::TensorProto::BFLOAT16: return DType::kBF16;
-    case onnx::TensorProto::INT64: return DType::kI64;
-    case onnx::TensorProto::INT32: return DType::kI32;
-    case onnx::TensorProto::INT16: return DType::kI16;
-    case onnx::TensorProto::INT8: return DType::kI8;
-    case onnx::TensorProto::UINT64: return DType::kU64;
-    case onnx::TensorProto::UINT32: return DType::kU32;
-    case onnx::TensorProto::UINT16: return DType::kU16;
-    case onnx::TensorProto::UINT8: return DType::kU8;
-    case onnx::TensorProto::BOOL: return DType::kBool;
-    default: return DType::kUndefined;
-  }
+  return data_type >= 0 && data_type < static_cast<int>(std::size(kByNumber)) ? kByNumber[data_type]
+                                                                              : DType::kUndefined;
 }
 
 int dtype_to_onnx(DType dtype) {
-  for (int t = 1; t <= onnx::TensorProto::BFLOAT16; ++t)
-    if (dtype_from_onnx(t) == dtype) return t;
+  for (int t = 1; t < static_cast<int>(std::size(kByNumber)); ++t)
+    if (kByNumber[t] == dtype) return t;
   return onnx::TensorProto::UNDEFINED;
 }
 
@@ -261,7 +305,7 @@ std::string write_tensor(const std::string& name, const HostTensor& tensor) {
   wire::put_varint(out, static_cast<uint64_t>(dtype_to_onnx(tensor.dtype())));
   wire::put_bytes(out, 8, name);
   wire::put_tag(out, 9, wire::kBytes);
-  wire::put_varint(out, tensor.bytes());
+  wire::put_varint(out, file_bytes(tensor.dtype(), tensor.count()));
   append_elements(tensor, tensor.dtype(), 0, tensor.count(), out);
   return out;
 }
@@ -271,6 +315,17 @@ void append_elements(const HostTensor& t, DType to, int64_t begin, int64_t count
   const size_t size = size_of(t.dtype());
   const auto* from = static_cast<const char*>(t.raw()) + static_cast<size_t>(begin) * size;
   if (count == 0) return;
+  if (file_bits(to) < 8) {  // whole tensors only: a piece could begin inside of a byte
+    ORTRAIN_CHECK(t.dtype() == to && begin == 0 && count == t.count(), "packed data in pieces");
+    const int bits = file_bits(to), per_byte = 8 / bits;
+    std::string packed(file_bytes(to, count), '\0');
+    for (int64_t i = 0; i < count; ++i) {
+      const unsigned code = static_cast<unsigned char>(from[i]) & ((1u << bits) - 1);
+      packed[static_cast<size_t>(i / per_byte)] |= static_cast<char>(code << (i % per_byte * bits));
+    }
+    out += packed;
+    return;
+  }
   if (t.dtype() == to) {
     out.append(from, static_cast<size_t>(count) * size);
     return;

@@ -2,8 +2,9 @@
 //
 // Reads every numeric type in every encoding that ONNX allows: raw bytes, the typed fields, and
 // external files, which must lie in the model's folder. Data that is aligned in the file becomes a
-// view into the mapping, the rest is copied once. Refuses strings, complex numbers, 8-bit and
-// smaller floats and 4-bit integers by name; sizes are checked before anything is allocated.
+// view into the mapping, the rest is copied once. 4-bit and 2-bit elements, packed in files, become
+// a byte each. Refuses strings and complex numbers by name; sizes are checked before anything is
+// allocated.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,7 @@
 // Tensors, Constant nodes and attributes: the part of the importer (onnx_import.h) that turns data
 // of the file into values.
+#include <algorithm>
+
 #include "graph/error.h"
 #include "importers/onnx_import.h"
 
@@ -144,8 +146,9 @@ bool Importer::read_attributes(const onnx::NodeProto& p, const std::string& orig
       fail(ErrorCode::kModel, p.op_type(), " '", origin, "' has attribute '", name, "' twice");
     switch (type_of(*a)) {
       case Attribute::INT:
-        if (name == "to" || name == "dtype") {
-          const auto number = static_cast<int>(a->i());
+        if (name == "to" || name == "dtype" || name == "output_dtype" || name == "precision") {
+          if (name[0] != 't' && name[0] != 'd' && a->i() == 0) break;  // 0: not given
+          const auto number = static_cast<int>(std::clamp<int64_t>(a->i(), -1, 1 << 20));
           const DType d = dtype_from_onnx(number);
           if (d == DType::kUndefined)
             refuse(cat("element type ", onnx_dtype_name(number), " is not supported"));

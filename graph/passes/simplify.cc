@@ -193,7 +193,9 @@ class Simplifier {
     if (same_type(a, y)) return replace(n, a);
     if (x.inputs.size() > 1) {  // the type of another tensor: known by now
       Builder b = builder(n);
-      return replace(n, b.cast(b.wrap(a), g_.value(y).dtype).id());
+      Attrs attrs = x.attrs;  // saturate, round_mode
+      attrs.set("to", std::string(name_of(g_.value(y).dtype)));
+      return replace(n, b.op("Cast", {b.wrap(a)}, attrs).id());
     }
     const Node* inner = producer(g_, a);
     if (!inner || inner->op->ew != Ew::kCast) return false;

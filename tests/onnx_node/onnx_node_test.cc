@@ -124,7 +124,7 @@ std::string difference(const HostTensor& got, const HostTensor& want) {
   if (got.dims() != want.dims())
     return cat("shape ", Shape(got.dims()).str(), ", expected ", Shape(want.dims()).str());
   for (int64_t i = 0; i < got.count(); ++i) {
-    if (!is_float(got.dtype())) {
+    if (!is_float(got.dtype()) && !is_storage_float(got.dtype())) {
       if (got.as_int(i) != want.as_int(i))
         return cat("element ", i, " is ", got.as_int(i), ", expected ", want.as_int(i));
       continue;

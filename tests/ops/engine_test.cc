@@ -39,7 +39,11 @@ struct Case {
 HostTensor contents(const ExampleInput& e, DType dtype, Random& random) {
   using Kind = ExampleInput::Kind;
   const bool is_f = e.kind == Kind::kFloat || e.kind == Kind::kFloats;
-  HostTensor t(e.kind == Kind::kBool ? DType::kBool : is_f ? dtype : DType::kI64, e.dims);
+  HostTensor t(e.dtype != DType::kUndefined ? e.dtype
+               : e.kind == Kind::kBool      ? DType::kBool
+               : is_f                       ? dtype
+                                            : DType::kI64,
+               e.dims);
   for (int64_t i = 0; i < t.count(); ++i) {
     double v = e.values.empty() ? e.low + (e.high - e.low) * random.next()
                                 : e.values[static_cast<size_t>(i)];
