@@ -15,7 +15,7 @@ namespace ortrain {
 namespace {
 
 TEST(StorageTypes, AgreeWithMlDtypes) {
-  std::ifstream in(std::string(kSourceDir) + "/tests/golden/storage_types/values.txt");
+  std::ifstream in(std::string(test::kSourceDir) + "/tests/golden/storage_types/values.txt");
   ASSERT_TRUE(in);
   std::string what, name, text;
   int code = 0, lines = 0;
