@@ -105,6 +105,20 @@ bool only_starts_recurrence(const Graph& g, ValueId v, int depth = 0) {
   return true;
 }
 
+// Whether the value only feeds inputs that records call x_scale, y_scale and the like: the scale of
+// a quantized tensor.
+bool only_scales(const Graph& g, ValueId v) {
+  if (g.value(v).uses.empty()) return false;
+  for (NodeId n : g.value(v).uses) {
+    const Node& x = g.node(n);
+    for (size_t i = 0; i < x.inputs.size(); ++i)
+      if (x.inputs[i] == v &&
+          !x.op->inputs[std::min(i, x.op->inputs.size() - 1)].ends_with("_scale"))
+        return false;
+  }
+  return true;
+}
+
 std::string lower(std::string_view s) {
   std::string out(s);
   for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
@@ -140,6 +154,7 @@ std::string constant_reason(const Graph& g, ValueId v) {
   const Value& x = g.value(v);
   if (x.shape.rank() == 0) return "a scalar";
   if (acts_as_scalar(g, v)) return "one number used as a scalar";
+  if (only_scales(g, v)) return "a quantization scale; --train with its name trains it";
   const std::string name = lower(x.name);
   for (const char* word : kBufferNames)
     if (name.find(word) != std::string::npos && name.find("mask_token") == std::string::npos)
@@ -148,6 +163,25 @@ std::string constant_reason(const Graph& g, ValueId v) {
     return "the zeros that a recurrent layer starts from";
   if (mask_contents(*g.tensor(v))) return "looks like a mask by its contents";
   return {};
+}
+
+std::string integer_weights(const Graph& g) {
+  std::string names;
+  int count = 0;
+  for (NodeId n : g.topo()) {
+    const Node& x = g.node(n);
+    for (size_t i = 1; i < x.inputs.size() && i < x.op->inputs.size(); ++i) {
+      const std::string& scale = x.op->inputs[i];
+      const ValueId v = x.inputs[i - 1];
+      if (!(scale.ends_with("_scale") || scale == "scales") || v == kNone) continue;
+      const Value& data = g.value(v);
+      if (data.source != Source::kConst || is_float(data.dtype) || data.shape.rank() < 2) continue;
+      if (++count <= 5) names += cat(count > 1 ? ", " : "", g.describe_value(v));
+    }
+  }
+  if (count == 0) return {};
+  return cat(count, count == 1 ? " tensor is" : " tensors are",
+             " stored as integers and stay frozen: ", names, count > 5 ? ", ..." : "");
 }
 
 void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& ctx) {

@@ -21,6 +21,10 @@ bool matches_any(const std::vector<std::string>& regexes, std::string_view name)
 // Why a tensor that could train does not by default; "" when it does. `g` must be typed.
 std::string constant_reason(const Graph& g, ValueId param);
 
+// "2 tensors are stored as integers and stay frozen: ..." for data with axes behind a scale
+// (DequantizeLinear, MatMulNBits, QLinearConv); "" when there is none. Before folding.
+std::string integer_weights(const Graph& g);
+
 // The i64 scalar state kStepName, added when missing.
 ValueId step_state(Graph& g);
 

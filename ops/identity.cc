@@ -1,5 +1,5 @@
-// Identity: y = x; a view, so nothing is copied. Gradient dy. All types.
-#include "ops/common/elementwise.h"
+// Identity: y = x; a view, so nothing is copied. Gradient dy. All types, storage types too.
+#include "ops/common/movement.h"
 
 namespace ortrain::ops {
 
@@ -19,9 +19,10 @@ OpDef identity_op() {
       .grad = {grad("x", [](Grad& g) { return g.dy(); })},
       .ew = Ew::kIdentity,
       .view = true,
+      .storage = true,
       .pad = Pad::kZeroToZero,
       .inplace = {{0, 0}},
-      .kernels = ew_kernels(),
+      .kernels = view_kernels(),
       .examples = {{.in = {f({2, 3})}},
                    {.in = {f({1}, -9, 9)}},
                    {.in = {f({0, 4})}},

@@ -124,6 +124,7 @@ OpDef view_op(std::string name, std::vector<std::string> inputs, std::string out
   }
   op.inputs = std::move(inputs);
   op.view = true;
+  op.storage = true;
   op.kernels = view_kernels();
   return op;
 }

@@ -56,6 +56,7 @@ void register_transpose(OpTable& table) {
       .outputs = {"transposed"},
       .infer = infer_transpose,
       .grad = {grad("data", transpose_grad)},
+      .storage = true,
       .pad = Pad::kZeroToZero,
       .kernels = copy_kernels<make>(),
       .examples = {{.in = {f({3, 5})}},

@@ -5,6 +5,7 @@
 #include "graph/error.h"
 #include "graph/passes/passes.h"
 #include "graph/rewrite.h"
+#include "graph/trainable.h"
 
 namespace ortrain {
 namespace {
@@ -51,6 +52,9 @@ int settle_constants(Graph& g) {
 void pass_infer(Graph& g, PassContext& ctx) {
   if (ctx.spec.compute == DType::kF64) widen(g);
   settle_constants(g);
+  if (ctx.spec.mode == Mode::kTrain || ctx.spec.mode == Mode::kGrads)
+    if (std::string frozen = integer_weights(g); !frozen.empty())
+      ctx.messages.push_back(std::move(frozen));
   int folded = 0, typed = 0;
   for (NodeId n : g.topo()) {
     g.infer(n);

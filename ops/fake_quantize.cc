@@ -1,0 +1,235 @@
+// ortrain.FakeQuantize: y = DequantizeLinear(QuantizeLinear(x)), the form that a Q -> DQ pair has
+// while training (ops/quantize_linear.cc makes it). `dtype` is the quantized type.
+//
+// Gradients as PyTorch's fake quantization. dx: dy where the code lies inside the type's range, 0
+// where it was clipped (straight-through with clipping mask). dscale: the learned-scale rule (LSQ,
+// arXiv 1902.08153, and torch._fake_quantize_learnable_*, without their gradient factor): dy times
+// (round(x/s) - x/s) inside, times the clipped code minus the zero point outside, summed over the
+// elements that share the scale.
+#include "graph/error.h"
+#include "ops/common/quantize.h"
+#include "ops/common/share_node.h"
+#include "ops/common/simd.h"
+
+namespace ortrain::ops {
+namespace {
+
+DType named_type(const Attrs& a, const char* name, DType missing) {
+  const auto d = dtype_from_name(a.s(name, name_of(missing)));
+  if (!d) fail(ErrorCode::kUnsupported, name, " '", a.s(name, ""), "'");
+  return *d;
+}
+
+// Inputs x, scale, zero? begin at `first`.
+struct Spec {
+  Spec(const KernelQuery& q, size_t first)
+      : z(named_type(q.attrs, "dtype", DType::kU8),
+          named_type(q.attrs, "precision", q.in[first + 1].dtype), q.attrs.i("saturate", 1) != 0),
+        map(q.attrs, q.in[first].dims, q.in[first + 1].dims),
+        x(q.in[first].dtype),
+        scale(q.in[first + 1].dtype),
+        zero(q.has_in(first + 2) ? q.in[first + 2].dtype : DType::kUndefined),
+        n(q.in[first].count()),
+        threads(q.threads) {}
+  Quantizer z;
+  ScaleMap map;
+  DType x, scale, zero;
+  int64_t n;
+  int threads;
+};
+
+void infer(InferCtx& c) {
+  check_scale(c, 1);
+  c.out(0, c.dtype(0), c.shape(0));
+}
+void infer_grad(InferCtx& c) {
+  c.out(0, c.dtype(1), c.shape(1));
+  c.out(1, c.dtype(1), c.shape(1));
+}
+
+// --- reference
+Kernel forward_ref(const KernelQuery& q) {
+  return {0, [s = Spec(q, 0)](const KernelArgs& a) {
+            for_scaled_runs(s.threads, s.n, s.map, s.scale, a.in[1], s.zero,
+                            s.zero == DType::kUndefined ? nullptr : a.in[2],
+                            [&](int64_t at, int64_t count, const double* scale, const double* zero,
+                                int64_t step) {
+                              std::array<double, kRun> run;
+                              load_run(s.x, a.in[0], at, count, run.data());
+                              for (int64_t i = 0; i < count; ++i) {
+                                double& v = run[static_cast<size_t>(i)];
+                                const double by = scale[i * step], z = zero[i * step];
+                                v = (s.z.code(s.z.divide(v, by), z).value - z) * by;
+                              }
+                              store_run(s.x, run.data(), count, a.out[0], at);
+                            });
+          }};
+}
+
+Kernel backward_ref(const KernelQuery& q) {
+  return {0, [s = Spec(q, 1), dy_type = q.in[0].dtype](const KernelArgs& a) {
+            for_scaled_runs(s.threads, s.n, s.map, s.scale, a.in[2], s.zero,
+                            s.zero == DType::kUndefined ? nullptr : a.in[3],
+                            [&](int64_t at, int64_t count, const double* scale, const double* zero,
+                                int64_t step) {
+                              std::array<double, kRun> x, dy;
+                              load_run(s.x, a.in[1], at, count, x.data());
+                              load_run(dy_type, a.in[0], at, count, dy.data());
+                              for (int64_t i = 0; i < count; ++i) {
+                                const auto k = static_cast<size_t>(i);
+                                const double v = s.z.divide(x[k], scale[i * step]),
+                                             z = zero[i * step];
+                                const Quantizer::Code c = s.z.code(v, z);
+                                x[k] = dy[k] * (c.inside ? c.value - z - v : c.value - z);
+                                if (!c.inside) dy[k] = 0;
+                              }
+                              if (a.out[0]) store_run(s.x, dy.data(), count, a.out[0], at);
+                              if (a.out[1]) store_run(s.x, x.data(), count, a.out[1], at);
+                            });
+          }};
+}
+
+// --- f32 to integers: the range moved by the zero point, one scale per run
+constexpr float kShift = 12582912.f;  // 1.5 * 2^23: adding it rounds |v| <= 2^22 to nearest even
+
+ORTRAIN_SIMD void forward_run(const float* x, float scale, float low, float high, float* y,
+                              int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float v = x[i] / scale;
+    v = v > low ? v : low;
+    v = v < high ? v : high;
+    y[i] = ((v + kShift) - kShift) * scale;
+  }
+}
+ORTRAIN_SIMD void backward_dx(const float* dy, const float* x, float scale, float low, float high,
+                              float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    float v = x[i] / scale;
+    v = v > low - 1 ? v : low - 1;
+    v = v < high + 1 ? v : high + 1;
+    const float r = (v + kShift) - kShift;
+    dx[i] = r >= low && r <= high ? dy[i] : 0.f;
+  }
+}
+ORTRAIN_SIMD void backward_dscale(const float* dy, const float* x, float scale, float low,
+                                  float high, float* term, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = x[i] / scale;
+    float c = v > low - 1 ? v : low - 1;
+    c = c < high + 1 ? c : high + 1;
+    const float r = (c + kShift) - kShift;
+    const float outside = r < low ? low : high;
+    term[i] = dy[i] * (r >= low && r <= high ? r - v : outside);
+  }
+}
+
+// Calls f(at, count, scale, low, high); scales of neighbours may differ from element to element.
+template <class F>
+void float_runs(const Spec& s, const void* scale, const void* zero, F&& f) {
+  for_scaled_runs(
+      s.threads, s.n, s.map, s.scale, scale, s.zero, s.zero == DType::kUndefined ? nullptr : zero,
+      [&](int64_t at, int64_t count, const double* by, const double* z, int64_t step) {
+        const int64_t length = step ? 1 : count;
+        for (int64_t i = 0; i < count; i += length)
+          f(at + i, length, static_cast<float>(by[i * step]),
+            static_cast<float>(s.z.low - z[i * step]), static_cast<float>(s.z.high - z[i * step]));
+      });
+}
+
+std::string reject(const KernelQuery& q, size_t first) {
+  const Spec s(q, first);
+  if (s.x != DType::kF32 || s.scale != DType::kF32 || s.z.precision != DType::kF32)
+    return "takes f32";
+  return s.z.integer ? "" : "quantizes to integers";
+}
+Kernel forward_simd(const KernelQuery& q) {
+  return {0, [s = Spec(q, 0)](const KernelArgs& a) {
+            float_runs(s, a.in[1], a.in[2],
+                       [&](int64_t at, int64_t n, float scale, float low, float high) {
+                         forward_run(a.x<float>(0) + at, scale, low, high, a.y<float>(0) + at, n);
+                       });
+          }};
+}
+Kernel backward_simd(const KernelQuery& q) {
+  return {0, [s = Spec(q, 1)](const KernelArgs& a) {
+            float_runs(s, a.in[2], a.in[3],
+                       [&](int64_t at, int64_t n, float scale, float low, float high) {
+                         const float *dy = a.x<float>(0) + at, *x = a.x<float>(1) + at;
+                         if (a.out[1])
+                           backward_dscale(dy, x, scale, low, high, a.y<float>(1) + at, n);
+                         if (a.out[0]) backward_dx(dy, x, scale, low, high, a.y<float>(0) + at, n);
+                       });
+          }};
+}
+
+// --- records
+Expr gradient(Grad& g, int output) {
+  const Attrs attrs = g.attrs();
+  std::vector<Expr> in{g.dy(), g.x(0), g.x(1)};
+  if (g.has_x(2)) in.push_back(g.x(2));
+  return share_node(g.b, "ortrain.FakeQuantizeGrad", in, attrs, output);
+}
+Expr scale_gradient(Grad& g) {
+  const Attrs attrs = g.attrs();
+  const Shape scale = g.x(1).shape();
+  return sum_to_scale(g.b, gradient(g, 1), attrs, scale);
+}
+
+ExampleInput u8(Dims dims, std::vector<double> values) {
+  return typed(DType::kU8, floats(std::move(dims), std::move(values)));
+}
+std::vector<Example> examples(bool backward) {
+  const auto type = [](const char* t) { return Attrs{{"dtype", std::string(t)}}; };
+  Attrs blocked = type("i4"), rows = type("i8");
+  blocked.set("block_size", int64_t{2});
+  rows.set("axis", int64_t{-1});
+  std::vector<Example> all = {
+      {.in = {f({2, 3, 700}), floats({}, {0.0111}), u8({}, {100})}, .attrs = type("u8")},
+      {.in = {f({2, 3, 40}), floats({3}, {0.011, 0.0151, 0.031}), u8({3}, {0, 128, 255})},
+       .attrs = type("u8")},
+      {.in = {f({5, 3}), floats({3}, {0.011, 0.0151, 0.031})}, .attrs = rows},
+      {.in = {f({2, 5, 3}), f({2, 3, 3}, 0.1, 0.5)}, .attrs = blocked},
+      {.in = {f({9}, -9, 9), floats({}, {0.01})}, .attrs = type("f8e4m3fn")},
+      {.in = {f({0, 3}), floats({}, {0.5})}, .attrs = type("i8")},
+      {.in = {f({}), floats({}, {0.5})}, .attrs = type("u16")}};
+  for (Example& e : all) {
+    e.check_grad = false;
+    e.note = "the straight-through estimator is no derivative";
+    if (!backward) continue;
+    e.in.insert(e.in.begin(), f(e.in[0].dims));
+    e.outputs = 2;
+  }
+  return all;
+}
+
+}  // namespace
+
+void register_fake_quantize(OpTable& table) {
+  table.add({
+      .name = "ortrain.FakeQuantize",
+      .inputs = {"x", "y_scale", "zero_point?"},
+      .outputs = {"y"},
+      .infer = infer,
+      .grad = {grad("x", [](Grad& g) { return gradient(g, 0); }), grad("y_scale", scale_gradient),
+               no_grad("zero_point")},
+      .storage = true,
+      .inplace = {{0, 0}},
+      .kernels = {{"cpu", "simd", [](const KernelQuery& q) { return reject(q, 0); }, forward_simd},
+                  {"cpu", "ref", nullptr, forward_ref}},
+      .examples = examples(false),
+      .note = "0 outside of the range; the scale by the learned-scale rule",
+  });
+  table.add({
+      .name = "ortrain.FakeQuantizeGrad",
+      .inputs = {"dy", "x", "y_scale", "zero_point?"},
+      .outputs = {"dx", "scale_term?"},
+      .infer = infer_grad,
+      .storage = true,
+      .inplace = {{0, 0}},
+      .kernels = {{"cpu", "simd", [](const KernelQuery& q) { return reject(q, 1); }, backward_simd},
+                  {"cpu", "ref", nullptr, backward_ref}},
+      .examples = examples(true),
+  });
+}
+
+}  // namespace ortrain::ops
