@@ -2,7 +2,7 @@
 """Size budgets: the program stays small enough to be read.
 
 A source file has at most 800 lines (300 is normal, from 500 on it is listed); the core (graph/,
-runtime/, importers/) at most 18,000, with ops/ 36,000. Raising a budget is a commit of its own, with
+runtime/, importers/) at most 20,000, with ops/ 50,000. Raising a budget is a commit of its own, with
 the reason beside the number.
 """
 import os
@@ -13,8 +13,9 @@ SOURCE = os.environ.get("ORTRAIN_SOURCE") or os.path.dirname(
 FILE_BUDGET, FILE_THOUGHT = 800, 500
 # The design aimed at 12,000 and 27,000. What it did not count: readers of hostile files that walk npz,
 # safetensors and ONNX by hand so that nothing is copied twice or allocated unchecked (4,000 lines), the
-# whole command line (1,700), and fast kernels beside each reference one.
-CORE_BUDGET, TOTAL_BUDGET = 18_000, 36_000
+# whole command line (1,700), and fast kernels beside each reference one. Every operator of ONNX with
+# its gradient is about 110 lines an operator; control flow and the real models' loose ends are core.
+CORE_BUDGET, TOTAL_BUDGET = 20_000, 50_000
 EXCEPTIONS = {}  # path: (lines, reason)
 
 
