@@ -67,8 +67,8 @@ ORTRAIN_SIMD void log_softmax_rows(const float* x, float* y, int64_t rows, int64
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < width; ++i) sum += exp_down_f32(x[i] - top);
-    const float shift = top + std::log(sum);
-    for (int64_t i = 0; i < width; ++i) y[i] = x[i] - shift;
+    const float rest = std::log(sum);  // taken off last: x may be so large that it would vanish
+    for (int64_t i = 0; i < width; ++i) y[i] = x[i] - top - rest;
   }
 }
 
