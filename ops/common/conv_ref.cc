@@ -1,4 +1,4 @@
-// Reference convolution: plain loops over windows, exact in f64. See conv_kernels.h.
+// Reference convolution: plain loops over rows of windows, exact in f64. See conv_kernels.h.
 #include "ops/common/conv_kernels.h"
 #include "ops/common/ref.h"
 
@@ -21,38 +21,47 @@ Conv conv_of(const KernelQuery& q, const Dims& x, const Dims& weight, const Dims
   return c;
 }
 
-// Calls f(tap, offset in x) for every tap of window (o0, o1, o2) inside the tensor.
+// The part of one row of windows (all o2 of one o0, o1) that one tap can see: windows [first, last)
+// of the row; x[at + o2 * step] is what window o2 sees; y row and x row as positions in dense
+// planes.
+struct Row {
+  int64_t first, last, at, step, y, y_plane, x_plane, x_step;
+};
+
+// Calls f(row) for every row of windows in which the tap sees a part of the tensor.
 template <class F>
-void for_taps(const Window& w, int64_t o0, int64_t o1, int64_t o2, F&& f) {
-  int64_t a0, b0, a1, b1, a2, b2;
-  w.valid(0, o0, a0, b0), w.valid(1, o1, a1, b1), w.valid(2, o2, a2, b2);
-  for (int64_t t0 = a0; t0 < b0; ++t0)
-    for (int64_t t1 = a1; t1 < b1; ++t1)
-      for (int64_t t2 = a2; t2 < b2; ++t2)
-        f((t0 * w.kernel[1] + t1) * w.kernel[2] + t2,
-          (o0 * w.stride[0] - w.begin[0] + t0 * w.dilation[0]) * w.x.s[0] +
-              (o1 * w.stride[1] - w.begin[1] + t1 * w.dilation[1]) * w.x.s[1] +
-              (o2 * w.stride[2] - w.begin[2] + t2 * w.dilation[2]) * w.x.s[2]);
-}
-// Offset in x of one tap of window o, -1 outside the tensor.
-int64_t tap_offset(const Window& w, int64_t tap, const std::array<int64_t, 3>& o) {
-  const std::array<int64_t, 3> t{tap / (w.kernel[1] * w.kernel[2]), tap / w.kernel[2] % w.kernel[1],
-                                 tap % w.kernel[2]};
-  int64_t offset = 0;
-  for (size_t i = 0; i < 3; ++i) {
-    const int64_t at = o[i] * w.stride[i] - w.begin[i] + t[i] * w.dilation[i];
-    if (at < 0 || at >= w.in[i]) return -1;
-    offset += at * w.x.s[i];
+void for_rows(const Window& w, int64_t tap, F&& f) {
+  const int64_t t0 = tap / (w.kernel[1] * w.kernel[2]), t1 = tap / w.kernel[2] % w.kernel[1],
+                t2 = tap % w.kernel[2];
+  const int64_t back = t2 * w.dilation[2] - w.begin[2], s = w.stride[2];
+  const int64_t first = back >= 0 ? 0 : (-back + s - 1) / s;
+  const int64_t last = back >= w.in[2] ? 0 : std::min(w.out[2], (w.in[2] - 1 - back) / s + 1);
+  if (first >= last) return;
+  for (int64_t o0 = 0; o0 < w.out[0]; ++o0) {
+    const int64_t i0 = o0 * w.stride[0] - w.begin[0] + t0 * w.dilation[0];
+    if (i0 < 0 || i0 >= w.in[0]) continue;
+    for (int64_t o1 = 0; o1 < w.out[1]; ++o1) {
+      const int64_t i1 = o1 * w.stride[1] - w.begin[1] + t1 * w.dilation[1];
+      if (i1 < 0 || i1 >= w.in[1]) continue;
+      f(Row{first, last, i0 * w.x.s[0] + i1 * w.x.s[1] + back * w.x.s[2], s * w.x.s[2],
+            o0 * w.y.s[0] + o1 * w.y.s[1], (o0 * w.out[1] + o1) * w.out[2],
+            (i0 * w.in[1] + i1) * w.in[2] + back, s});
+    }
   }
-  return offset;
 }
-// Calls f(o0, o1, o2, offset in y) for every window.
-template <class F>
-void for_windows(const Window& w, F&& f) {
-  for (int64_t o0 = 0; o0 < w.out[0]; ++o0)
-    for (int64_t o1 = 0; o1 < w.out[1]; ++o1)
-      for (int64_t o2 = 0; o2 < w.out[2]; ++o2)
-        f(o0, o1, o2, o0 * w.y.s[0] + o1 * w.y.s[1] + o2 * w.y.s[2]);
+
+// Runs body(i, plane of `size` doubles) for i in [0, n), one plane of scratch per thread.
+template <class Body>
+void for_planes(int threads, int64_t n, int64_t size, void* scratch, Body&& body) {
+  const int64_t pieces = std::min<int64_t>(threads, n);
+  parallel_for(threads, pieces, 1, [&](int64_t piece, int64_t end) {
+    for (; piece < end; ++piece)
+      for (int64_t i = n * piece / pieces; i < n * (piece + 1) / pieces; ++i)
+        body(i, static_cast<double*>(scratch) + piece * size);
+  });
+}
+size_t planes_bytes(int threads, int64_t size) {
+  return static_cast<size_t>(size) * sizeof(double) * static_cast<size_t>(threads);
 }
 
 }  // namespace
@@ -60,24 +69,25 @@ void for_windows(const Window& w, F&& f) {
 Kernel conv_ref(const KernelQuery& q) {
   const Conv c = conv_of(q, q.in[0].dims, q.in[1].dims, q.out[0].dims);
   Kernel out;
+  const int64_t plane = c.w.out_count();  // sums of one channel of y, in double
+  out.workspace = planes_bytes(q.threads, plane);
   dispatch_float(q.in[0].dtype, [&]<class T>() {
-    out.run = [c, has_bias = q.has_in(2)](const KernelArgs& a) {
-      parallel_for(c.threads, c.w.n * c.w.cy, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t n = i / c.w.cy, o = i % c.w.cy, first = o / c.og * c.cg;
-          const T* x = a.x<T>(0) + n * c.w.x.n;
-          T* y = a.y<T>(0) + n * c.w.y.n + o * c.w.y.c;
-          const double bias = has_bias ? load(a.x<T>(2)[o]) : 0;
-          for_windows(c.w, [&](int64_t o0, int64_t o1, int64_t o2, int64_t at) {
-            double sum = bias;
-            for (int64_t k = 0; k < c.cg; ++k)
-              for_taps(c.w, o0, o1, o2, [&](int64_t tap, int64_t offset) {
-                sum +=
-                    load(x[(first + k) * c.w.x.c + offset]) * load(a.x<T>(1)[c.weight(o, k, tap)]);
-              });
-            y[at] = store<T>(sum);
-          });
+    out.run = [c, plane, has_bias = q.has_in(2)](const KernelArgs& a) {
+      for_planes(c.threads, c.w.n * c.w.cy, plane, a.workspace, [&](int64_t i, double* sums) {
+        const int64_t n = i / c.w.cy, o = i % c.w.cy, first = o / c.og * c.cg;
+        std::fill(sums, sums + plane, has_bias ? load(a.x<T>(2)[o]) : 0.0);
+        for (int64_t k = 0; k < c.cg; ++k) {
+          const T* x = a.x<T>(0) + n * c.w.x.n + (first + k) * c.w.x.c;
+          for (int64_t tap = 0; tap < c.w.taps(); ++tap) {
+            const double weight = load(a.x<T>(1)[c.weight(o, k, tap)]);
+            for_rows(c.w, tap, [&](const Row& r) {
+              for (int64_t j = r.first; j < r.last; ++j)
+                sums[r.y_plane + j] += weight * load(x[r.at + j * r.step]);
+            });
+          }
         }
+        T* y = a.y<T>(0) + n * c.w.y.n + o * c.w.y.c;
+        for (int64_t j = 0; j < plane; ++j) y[j * c.w.y.s[2]] = store<T>(sums[j]);
       });
     };
   });
@@ -87,34 +97,25 @@ Kernel conv_ref(const KernelQuery& q) {
 Kernel conv_grad_input_ref(const KernelQuery& q) {
   const Conv c = conv_of(q, q.out[0].dims, q.in[1].dims, q.in[0].dims);
   Kernel out;
-  // Sums of one channel plane of dx, in double.
-  const int64_t plane = c.w.in_count();
-  out.workspace = static_cast<size_t>(plane) * sizeof(double) * static_cast<size_t>(q.threads);
+  const int64_t plane = c.w.in_count();  // sums of one channel of dx, in double
+  out.workspace = planes_bytes(q.threads, plane);
   dispatch_float(q.in[0].dtype, [&]<class T>() {
     out.run = [c, plane](const KernelArgs& a) {
-      const int64_t planes = c.w.n * c.w.cx;
-      const int64_t pieces = std::min<int64_t>(c.threads, planes);
-      parallel_for(c.threads, pieces, 1, [&](int64_t piece, int64_t piece_end) {
-        for (; piece < piece_end; ++piece) {
-          double* sums = static_cast<double*>(a.workspace) + piece * plane;
-          for (int64_t i = planes * piece / pieces; i < planes * (piece + 1) / pieces; ++i) {
-            const int64_t n = i / c.w.cx, ch = i % c.w.cx, g = ch / c.cg;
-            std::fill(sums, sums + plane, 0.0);
-            // Offsets of channels-last x divide by the channel count.
-            const int64_t unit = c.w.x.s[2];
-            for (int64_t o = g * c.og; o < (g + 1) * c.og; ++o) {
-              const T* dy = a.x<T>(0) + n * c.w.y.n + o * c.w.y.c;
-              for_windows(c.w, [&](int64_t o0, int64_t o1, int64_t o2, int64_t at) {
-                const double d = load(dy[at]);
-                for_taps(c.w, o0, o1, o2, [&](int64_t tap, int64_t offset) {
-                  sums[offset / unit] += d * load(a.x<T>(1)[c.weight(o, ch - g * c.cg, tap)]);
-                });
-              });
-            }
-            T* dx = a.y<T>(0) + n * c.w.x.n + ch * c.w.x.c;
-            for (int64_t j = 0; j < plane; ++j) dx[j * unit] = store<T>(sums[j]);
+      for_planes(c.threads, c.w.n * c.w.cx, plane, a.workspace, [&](int64_t i, double* sums) {
+        const int64_t n = i / c.w.cx, ch = i % c.w.cx, g = ch / c.cg;
+        std::fill(sums, sums + plane, 0.0);
+        for (int64_t o = g * c.og; o < (g + 1) * c.og; ++o) {
+          const T* dy = a.x<T>(0) + n * c.w.y.n + o * c.w.y.c;
+          for (int64_t tap = 0; tap < c.w.taps(); ++tap) {
+            const double weight = load(a.x<T>(1)[c.weight(o, ch - g * c.cg, tap)]);
+            for_rows(c.w, tap, [&](const Row& r) {
+              for (int64_t j = r.first; j < r.last; ++j)
+                sums[r.x_plane + j * r.x_step] += weight * load(dy[r.y + j * c.w.y.s[2]]);
+            });
           }
         }
+        T* dx = a.y<T>(0) + n * c.w.x.n + ch * c.w.x.c;
+        for (int64_t j = 0; j < plane; ++j) dx[j * c.w.x.s[2]] = store<T>(sums[j]);
       });
     };
   });
@@ -129,24 +130,24 @@ Kernel conv_grad_weight_ref(const KernelQuery& q) {
       parallel_for(c.threads, c.w.cy, 1, [&](int64_t begin, int64_t end) {
         for (int64_t o = begin; o < end; ++o) {
           const int64_t first = o / c.og * c.cg;
+          const T* dy = a.x<T>(1) + o * c.w.y.c;
           for (int64_t k = 0; want_w && k < c.cg; ++k)
             for (int64_t tap = 0; tap < c.w.taps(); ++tap) {
               double sum = 0;
               for (int64_t n = 0; n < c.w.n; ++n) {
                 const T* x = a.x<T>(0) + n * c.w.x.n + (first + k) * c.w.x.c;
-                const T* dy = a.x<T>(1) + n * c.w.y.n + o * c.w.y.c;
-                for_windows(c.w, [&](int64_t o0, int64_t o1, int64_t o2, int64_t at) {
-                  const int64_t offset = tap_offset(c.w, tap, {o0, o1, o2});
-                  if (offset >= 0) sum += load(x[offset]) * load(dy[at]);
+                for_rows(c.w, tap, [&](const Row& r) {
+                  const T* dy_row = dy + n * c.w.y.n + r.y;
+                  for (int64_t j = r.first; j < r.last; ++j)
+                    sum += load(x[r.at + j * r.step]) * load(dy_row[j * c.w.y.s[2]]);
                 });
               }
               a.y<T>(0)[c.weight(o, k, tap)] = store<T>(sum);
             }
           double sum = 0;
           for (int64_t n = 0; want_b && n < c.w.n; ++n)
-            for_windows(c.w, [&](int64_t, int64_t, int64_t, int64_t at) {
-              sum += load(a.x<T>(1)[n * c.w.y.n + o * c.w.y.c + at]);
-            });
+            for (int64_t j = 0; j < c.w.out_count(); ++j)
+              sum += load(dy[n * c.w.y.n + j * c.w.y.s[2]]);
           if (want_b) a.y<T>(1)[o] = store<T>(sum);
         }
       });
