@@ -12,6 +12,8 @@
 namespace ortrain {
 namespace {
 
+// Only f32 kernels gain from channels-last data.
+bool with_f32(const StepSpec& s) { return s.compute == DType::kF32; }
 bool with_gradients(const StepSpec& s) { return s.mode == Mode::kTrain || s.mode == Mode::kGrads; }
 bool with_updates(const StepSpec& s) { return s.mode == Mode::kTrain; }
 
@@ -32,7 +34,7 @@ const std::vector<Pass>& passes() {
       {"fuse_forward", "before autodiff: the fused op's own gradient is then used",
        pass_fuse_forward, nullptr, Switch::kMayBeOff},
       {"layout", "channels-last where conv-like ops want it; transposes pushed to the borders",
-       pass_layout, nullptr, Switch::kMayBeOff},
+       pass_layout, with_f32, Switch::kMayBeOff},
       // cast_precision: before autodiff; Cast's own gradient yields f32 master gradients.
       {"autodiff", "gradients by the formulas of the operator records", pass_autodiff,
        with_gradients, Switch::kNeeded},
