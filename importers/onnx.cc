@@ -5,6 +5,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
+#include <map>
 
 #include "graph/error.h"
 #include "importers/onnx_file.h"
@@ -71,7 +72,35 @@ class Strip {
   const FileBytes& file_;
 };
 
-std::string structure_hash(onnx::ModelProto& m, const FileIndex& index, const FileBytes& file) {
+// Makes the message what an export makes of the file: tensors without a place of their own (slots
+// kNode and kInput) become initializers.
+void settle_slots(onnx::GraphProto& g, const std::vector<TensorSlot>& slots) {
+  std::map<int, std::vector<const TensorSlot*>> by_site;
+  for (const TensorSlot& s : slots)
+    if (s.where == TensorSlot::Where::kNode || s.where == TensorSlot::Where::kInput)
+      by_site[s.site].push_back(&s);
+  if (by_site.empty()) return;
+  int kept = 0;
+  for (int i = 0; i < g.node_size(); ++i) {
+    const auto it = by_site.find(site_of(g.node(i).doc_string()));
+    bool stays = true;
+    if (it != by_site.end()) {
+      for (const TensorSlot* s : it->second) {
+        auto& t = *g.add_initializer();
+        t.set_name(s->name);
+        t.set_data_type(dtype_to_onnx(s->dtype));
+        for (int64_t d : s->dims) t.add_dims(d);
+        stays = s->where == TensorSlot::Where::kInput;
+        if (stays) *g.mutable_node(i)->mutable_input(s->input) = s->name;
+      }
+    }
+    if (stays) g.mutable_node()->SwapElements(kept++, i);
+  }
+  g.mutable_node()->DeleteSubrange(kept, g.node_size() - kept);
+}
+
+std::string structure_hash(onnx::ModelProto& m, const FileIndex& index, const FileBytes& file,
+                           const std::vector<TensorSlot>& slots) {
   const Strip strip(index, file);
   uint64_t h = kFnvBasis;
   const auto add = [&](const google::protobuf::MessageLite& message) {
@@ -84,7 +113,11 @@ std::string structure_hash(onnx::ModelProto& m, const FileIndex& index, const Fi
     }
     h = hash_bytes(bytes.data(), bytes.size(), h);
   };
+  settle_slots(*m.mutable_graph(), slots);
   strip.graph(*m.mutable_graph());
+  auto& initializers = *m.mutable_graph()->mutable_initializer();  // in any order
+  std::sort(initializers.pointer_begin(), initializers.pointer_end(),
+            [](const auto* a, const auto* b) { return a->name() < b->name(); });
   add(m.graph());
   for (auto& f : *m.mutable_functions()) {
     f.clear_doc_string();
@@ -138,7 +171,7 @@ std::unique_ptr<OnnxFile> OnnxFile::load(std::unique_ptr<State> state, const OpT
   s.slots = std::move(importer.slots);
   s.notes = std::move(importer.notes);
   for (const auto& e : model.metadata_props()) s.metadata[e.key()] = e.value();
-  s.hash = structure_hash(model, s.index, s.file);
+  s.hash = structure_hash(model, s.index, s.file, s.slots);
   return std::unique_ptr<OnnxFile>(new OnnxFile(std::move(state)));
 }
 

@@ -13,6 +13,18 @@ namespace {
 constexpr int kOldestOpset = 7, kNewestOpset = 27;
 // After inlining; a small file must not fill the memory.
 constexpr int64_t kMostNodes = 300'000, kMostNameBytes = int64_t{1} << 29;
+constexpr int64_t kMostFilled = int64_t{1} << 28;  // elements of weights given as one number
+
+// Whether the operator's record has a weight or running statistics at input i.
+bool takes_weight(const OpDef& def, int i) {
+  if (def.ew != Ew::kNone || i == 0 || i >= static_cast<int>(def.inputs.size())) return false;
+  if (std::count(def.state_inputs.begin(), def.state_inputs.end(), i)) return true;
+  std::string name = def.inputs[static_cast<size_t>(i)];
+  if (name.ends_with('?')) name.pop_back();
+  for (const char* weight : {"W", "R", "B", "C", "scale", "Scale"})
+    if (name == weight) return true;
+  return false;
+}
 
 std::string shown_domain(const std::string& d) { return d.empty() ? "ai.onnx" : d; }
 
@@ -77,7 +89,11 @@ void Importer::run() {
   }
   const onnx::GraphProto& g = model_.graph();
   for (const auto& n : g.node()) {
-    for (const auto& name : n.input()) ++reads_[name];
+    const OpDef* def = ops_.find(full_op_name(n.domain(), n.op_type()));
+    for (int i = 0; i < n.input_size(); ++i) {
+      ++reads_[n.input(i)];
+      if (def && takes_weight(*def, i)) ++weight_reads_[n.input(i)];
+    }
     body_reads(n, [&](const std::string& name) { ++reads_[name]; });
   }
   for (const auto& o : g.output())
@@ -138,10 +154,9 @@ void Importer::add_inputs(Scope& s) {
     for (int i = 0; i < type.shape().dim_size(); ++i) {
       const auto& d = type.shape().dim(i);
       if (d.has_dim_value()) {
-        if (d.dim_value() < 0)
-          fail(ErrorCode::kModel, "input '", name, "': axis ", i, " has extent ", d.dim_value());
-        shape.push_back(Dim(d.dim_value()));
-      } else if (!d.dim_param().empty()) {
+        // Some exporters write -1 or 0 where the size is open; no sample fits into 0.
+        shape.push_back(d.dim_value() > 0 ? Dim(d.dim_value()) : Dim::fresh(cat(name, "_", i)));
+      } else if (!d.dim_param().empty() && d.dim_param() != "?") {  // Paddle's name for any size
         shape.push_back(Dim::symbol(d.dim_param()));
       } else {
         shape.push_back(Dim::fresh(cat(name, "_", i)));
@@ -295,6 +310,7 @@ void Importer::add_node(const onnx::NodeProto& p, int index, Scope& s) {
   if (op == "Constant" && add_constant(p, origin, s)) return;
   if (op == "If") return inline_if(p, origin, s);
   if (op == "Identity" && add_untied(p, s)) return;
+  if (op == "ConstantOfShape" && add_filled(p, s)) return;
   if (add_sequence(p, origin, s)) return;
   add_op(p, origin, s);
 }
@@ -389,11 +405,42 @@ bool Importer::add_untied(const onnx::NodeProto& p, Scope& s) {
   if (!all_elements_equal(t) || site < 0) return false;
   const ValueId own = graph.add_param(t.share(), unique_name(p.output(0)));
   slots.push_back({.name = graph.value(own).name,
-                   .where = TensorSlot::Where::kIdentity,
+                   .where = TensorSlot::Where::kNode,
                    .site = site,
                    .dtype = t.dtype(),
                    .dims = t.dims()});
   untied_.push_back(p.output(0));
+  define(s, p.output(0), {.id = own});
+  return true;
+}
+
+// ConstantOfShape with a fixed shape that layers read as their weight: how some files (light
+// models) leave out the numbers. It becomes a tensor of the file.
+bool Importer::add_filled(const onnx::NodeProto& p, Scope& s) {
+  if (!s.is_main() || p.input_size() != 1 || p.output_size() != 1) return false;
+  const Named* from = find(s, p.input(0));
+  if (!from || from->kind != Named::Kind::kTensor || from->id == kNone) return false;
+  const Value& v = graph.value(from->id);
+  const int site = site_of(p.doc_string());
+  if (v.source != Source::kConst || v.dtype != DType::kI64 || site < 0 ||
+      output_names_.count(p.output(0)) || reads_[p.output(0)] == 0 ||
+      weight_reads_[p.output(0)] != reads_[p.output(0)])
+    return false;
+  Attrs attrs;
+  if (!read_attributes(p, p.output(0), s, attrs)) return false;
+  const DType dtype = dtype_from_name(attrs.s("dtype", "f32")).value_or(DType::kUndefined);
+  const Dims dims = graph.tensor(from->id)->as_ints();
+  if (!is_float(dtype) || dims.empty() || (filled_ += element_count(dims)) > kMostFilled)
+    return false;
+  HostTensor t(dtype, dims);
+  const double fill = attrs.f("value", 0);
+  for (int64_t i = 0; i < t.count(); ++i) t.set_double(i, fill);
+  const ValueId own = graph.add_param(std::move(t), unique_name(p.output(0)));
+  slots.push_back({.name = graph.value(own).name,
+                   .where = TensorSlot::Where::kNode,
+                   .site = site,
+                   .dtype = dtype,
+                   .dims = dims});
   define(s, p.output(0), {.id = own});
   return true;
 }

@@ -24,10 +24,10 @@ namespace ortrain {
 // Where the file keeps a float tensor of the graph: what the export needs to write it back.
 struct TensorSlot {
   enum class Where : uint8_t {
-    kTensor,    // TensorProto number `site`
-    kFloats,    // value_floats of a Constant node: message number `site`
-    kIdentity,  // nowhere yet: node `site`, an Identity, becomes an initializer
-    kInput,     // nowhere yet: input `input` of node `site` gets an initializer of its own
+    kTensor,  // TensorProto number `site`
+    kFloats,  // value_floats of a Constant node: message number `site`
+    kNode,    // nowhere yet: node `site` becomes an initializer
+    kInput,   // nowhere yet: input `input` of node `site` gets an initializer of its own
   };
   std::string name;
   Where where = Where::kTensor;
@@ -94,6 +94,7 @@ class Importer {
   void add_node(const onnx::NodeProto& p, int index, Scope& s);
   void add_op(const onnx::NodeProto& p, const std::string& origin, Scope& s);
   bool add_untied(const onnx::NodeProto& p, Scope& s);
+  bool add_filled(const onnx::NodeProto& p, Scope& s);
   std::vector<int> order(const Nodes& nodes) const;
   const Named* find(const Scope& s, const std::string& name) const;
   Named read(const Scope& s, const std::string& name, const std::string& reader) const;
@@ -138,7 +139,9 @@ class Importer {
   std::map<std::string, const onnx::FunctionProto*> functions_;  // by domain:name:overload
   std::map<const onnx::FunctionProto*, std::map<std::string, int>> function_opsets_;
   std::unordered_map<const onnx::NodeProto*, ValueId> function_constants_;
-  std::unordered_map<std::string, int> reads_;  // of names by nodes of the main graph
+  std::unordered_map<std::string, int> reads_;         // of names by nodes of the main graph
+  std::unordered_map<std::string, int> weight_reads_;  // of them, where a record has a weight
+  int64_t filled_ = 0;                                 // elements of filled weights so far
   std::set<std::string> output_names_, source_names_;
   std::vector<Sequence> sequences_;
   std::vector<std::string> reasons_;
