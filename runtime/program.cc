@@ -73,7 +73,7 @@ std::vector<data::ArraySpec> input_specs(const Graph& source) {
   std::vector<data::ArraySpec> specs;
   for (ValueId v : source.inputs()) {
     const Value& x = source.value(v);
-    if (x.uses.empty() || x.shape.rank() == 0) continue;
+    if (x.uses.empty()) continue;
     Dims dims;
     for (const Dim& d : x.shape) dims.push_back(d.is_const() ? d.value() : -1);
     specs.push_back({x.name, x.dtype, std::move(dims)});
@@ -117,15 +117,35 @@ std::vector<const void*> pointers(const data::Batch& batch) {
   return out;
 }
 
+std::optional<Dim> batch_axis(const Graph& source) {
+  std::optional<Dim> fixed;
+  for (ValueId v : source.inputs()) {
+    const Value& x = source.value(v);
+    if (x.uses.empty() || x.shape.rank() == 0) continue;
+    if (!x.shape[0].is_const()) return x.shape[0];
+    if (!fixed) fixed = x.shape[0];
+  }
+  return fixed;
+}
+
+void share_inputs(const Graph& source, data::Dataset& data) {
+  const std::optional<Dim> batch = batch_axis(source);
+  for (ValueId v : source.inputs()) {
+    const Value& x = source.value(v);
+    const bool fixed = x.shape.rank() == 0 || (x.shape[0].is_const() && x.shape[0] != *batch);
+    if (fixed && !x.uses.empty()) data.share(x.name);
+  }
+}
+
 StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec spec,
                        int64_t batch) {
   data.check_fits(input_specs(source));
   for (ValueId v : source.inputs()) {
     const std::string& name = source.value(v).name;
     const data::StoredArray* a = data.find(name);
-    if (a == nullptr || a->dims.empty()) continue;
+    if (a == nullptr) continue;
     Dims dims = a->dims;
-    dims[0] = batch;
+    if (!data.shared(name)) dims[0] = batch;
     spec.input_dims[name] = std::move(dims);
   }
   if (spec.loss.kind == "graph" || spec.mode == Mode::kPredict) return spec;

@@ -48,6 +48,14 @@ class Program {
 // The batch's arrays as Program::run() takes them.
 std::vector<const void*> pointers(const data::Batch& batch);
 
+// Axis 0 of the inputs: a symbol, or the fixed batch size of the first input; nothing where no
+// input has axes.
+std::optional<Dim> batch_axis(const Graph& source);
+
+// Marks the arrays of inputs that have no batch axis (fixed extents where others have the batch,
+// or no axes at all) as shared by all batches.
+void share_inputs(const Graph& source, data::Dataset& data);
+
 // The spec with input shapes and labels taken from a data set, for batches of `batch` samples.
 // A label array is looked for where the loss needs one and none is named: the only array that is
 // no model input, or the one called label(s), target(s) or y. Integer labels become i64.

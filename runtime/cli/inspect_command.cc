@@ -65,7 +65,7 @@ int run_inspect(Context& c) {
     return 0;
   }
   std::vector<std::string> said;
-  const data::Dataset set = data::Dataset::open(paths);
+  const data::Dataset set = open_data(c, paths);
   const int64_t batch = batch_size(c, set.samples(), said);
   const StepSpec spec = spec_for_data(source, set, make_spec(c, Mode::kTrain), batch);
   CompileOptions options = compile_options(c);

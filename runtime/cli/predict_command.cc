@@ -23,6 +23,10 @@ int run_predict(Context& c) {
   const std::vector<PlanTensor>& outputs = r.program().plan().outputs;
   for (const PlanTensor& t : outputs) {
     Dims dims = t.dims;
+    if (samples == r.batch()) {  // one run: outputs without a batch axis are whole
+      results.emplace_back(t.dtype, dims);
+      continue;
+    }
     if (dims.empty() || dims[0] != r.batch())
       fail(ErrorCode::kUnsupported, "output '", t.name,
            "' has no batch axis; predict cannot join its batches");

@@ -14,13 +14,9 @@ namespace fs = std::filesystem;
 
 int64_t batch_size(const Context& c, int64_t samples, std::vector<std::string>& notes) {
   const int64_t asked = c.config.integer("batch-size");
-  int64_t fixed = 0;
-  const Graph& g = c.file->graph();
-  for (ValueId v : g.inputs()) {
-    const Shape& s = g.value(v).shape;
-    if (s.rank() > 0 && s[0].is_const()) fixed = s[0].value();
-  }
-  if (fixed == 0) return std::min(asked, samples);
+  const std::optional<Dim> axis = batch_axis(c.file->graph());
+  if (!axis || !axis->is_const()) return std::min(asked, samples);
+  const int64_t fixed = axis->value();
   if (fixed > samples)
     fail(ErrorCode::kData, "the model's inputs have the batch size ", fixed,
          " built in, the data has ", samples, " samples");
@@ -113,8 +109,14 @@ ParamStore::Copied drop_pages(const Context& c) {
   return [file = c.file.get()](const HostTensor& t) { file->drop_pages(t); };
 }
 
+data::Dataset open_data(const Context& c, const std::string& paths) {
+  data::Dataset set = data::Dataset::open(paths);
+  share_inputs(c.file->graph(), set);
+  return set;
+}
+
 DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
-    : set_(data::Dataset::open(paths)), batch_(batch_size(c, set_.samples(), notes_)) {
+    : set_(open_data(c, paths)), batch_(batch_size(c, set_.samples(), notes_)) {
   const int64_t total = set_.samples();
   for (int64_t size : {batch_, total % batch_}) {
     if (size == 0 || programs_.contains(size)) continue;

@@ -26,6 +26,9 @@ SelectOptions select_options(const Context& c);
 // Lets the pages of the model file go once a weight has been copied out of them.
 ParamStore::Copied drop_pages(const Context& c);
 
+// Opens `paths` (as of --data) as a data set of this model.
+data::Dataset open_data(const Context& c, const std::string& paths);
+
 // Programs of one mode over a data set in file order: full batches and the short last one.
 class DataRun {
  public:
@@ -35,6 +38,7 @@ class DataRun {
   int64_t batch() const { return batch_; }
   const StepSpec& spec() const { return spec_; }  // of a full batch
   Program& program() { return *programs_.at(batch_); }
+  ParamStore& store() { return store_; }
   const std::vector<std::string>& notes() const { return notes_; }
   // Runs every batch once; `each` sees the program after its run.
   template <class Each>
@@ -51,9 +55,9 @@ class DataRun {
 
  private:
   data::Dataset set_;
+  std::vector<std::string> notes_;  // before batch_: choosing the batch size writes a note
   int64_t batch_;
   StepSpec spec_;
-  std::vector<std::string> notes_;
   ParamStore store_;
   Arena arena_;
   std::map<int64_t, std::unique_ptr<Program>> programs_;

@@ -135,9 +135,9 @@ int run_train(Context& c) {
   if (!c.config.has("data")) explain_missing_data(c, "");
   const bool resume = c.config.on("resume");
   std::vector<std::string> notes;
-  const data::Dataset train = data::Dataset::open(c.config.text("data"));
+  const data::Dataset train = open_data(c, c.config.text("data"));
   std::optional<data::Dataset> eval;
-  if (c.config.has("eval-data")) eval = data::Dataset::open(c.config.text("eval-data"));
+  if (c.config.has("eval-data")) eval = open_data(c, c.config.text("eval-data"));
   const std::string out = run_folder(c, resume);
   const int64_t batch = batch_size(c, train.samples(), notes);
   TrainOptions o;

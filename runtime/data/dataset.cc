@@ -79,18 +79,20 @@ std::vector<ArrayFile> open_one(const std::string& text) {
 }
 
 // Why `array` cannot serve `spec`, or nothing.
-std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spec) {
+std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spec, bool shared) {
   std::string out;
   Dims wanted = spec.dims;
-  if (!wanted.empty()) wanted[0] = -1;
-  bool fits = wanted.size() == array.dims.size() && !wanted.empty();
-  for (size_t i = 1; fits && i < wanted.size(); ++i)
+  if (!wanted.empty() && !shared) wanted[0] = -1;
+  bool fits = wanted.size() == array.dims.size() && (shared || !wanted.empty());
+  for (size_t i = 0; fits && i < wanted.size(); ++i)
     fits = wanted[i] == -1 || wanted[i] == array.dims[i];
   const bool convertible = conversion(array.dtype, spec.dtype) != Conversion::kRefused;
   if (fits && convertible) return std::nullopt;
   out = cat("expected ", describe(spec.dtype, wanted), ", got ", describe(array.dtype, array.dims));
   if (!fits) {
-    if (wanted.empty() || array.dims.empty()) {
+    if (shared) {
+      out += "; this input has no batch axis: it is given once, whole";
+    } else if (wanted.empty() || array.dims.empty()) {
       out += "; a scalar has no batch axis";
     } else if (wanted.size() != array.dims.size()) {
       out += cat("; rank differs (", wanted.size(), " and ", array.dims.size(), ")");
@@ -190,6 +192,7 @@ int64_t Dataset::samples(std::span<const std::string> names) const {
   bool differ = false, scalar = false;
   std::string sizes;
   for (const std::string& name : names) {
+    if (shared(name)) continue;
     const StoredArray& array = stored(name);
     scalar |= array.dims.empty();
     // [N, 0] has no values either, and its N is bounded by nothing.
@@ -217,7 +220,7 @@ Fit Dataset::check_fits(std::span<const ArraySpec> wanted) const {
       if (!nearest.empty()) problems += cat("; nearest name: '", nearest, "'");
       continue;
     }
-    if (const auto why = misfit(*array, spec)) {
+    if (const auto why = misfit(*array, spec, shared(spec.name))) {
       problems += cat("\n  '", spec.name, "': ", *why);
       continue;
     }

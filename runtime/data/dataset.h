@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,8 +18,8 @@
 
 namespace ortrain::data {
 
-// What a graph input (or the loss's target) wants. dims[0] is the batch axis and is not compared;
-// -1 elsewhere fits every size.
+// What a graph input (or the loss's target) wants. dims[0] is the batch axis and is not compared,
+// except for shared arrays; -1 fits every size.
 struct ArraySpec {
   std::string name;
   DType dtype = DType::kF32;
@@ -51,8 +52,13 @@ class Dataset {
   // called from two threads at once.
   const HostTensor& array(const std::string& name) const;
 
-  // Size of the first axis, common to all arrays (or to those named). Error kData listing the sizes
-  // if they differ, if there is no sample or an array is a scalar.
+  // A shared array is the same in every batch, whole: an initial state, a sampling rate. It has no
+  // sample axis.
+  void share(const std::string& name) { shared_.insert(name); }
+  bool shared(const std::string& name) const { return shared_.contains(name); }
+
+  // Size of the first axis, common to all arrays (or to those named) that are not shared. Error
+  // kData listing the sizes if they differ, if there is no sample or an array is a scalar.
   int64_t samples() const { return samples(names_); }
   int64_t samples(std::span<const std::string> names) const;
 
@@ -73,6 +79,7 @@ class Dataset {
   std::vector<std::unique_ptr<ArrayFile>> files_;
   std::vector<const StoredArray*> arrays_;
   std::vector<std::string> names_;
+  std::set<std::string> shared_;
   mutable std::vector<std::unique_ptr<HostTensor>> tensors_;  // filled by array()
 };
 

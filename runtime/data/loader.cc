@@ -28,6 +28,8 @@ struct Source {
   size_t row_bytes = 0;  // in the file
   bool converted = false;
   bool viewable = false;  // the file's bytes can be handed out
+  bool shared = false;    // handed out whole with every batch; `whole` holds it
+  HostTensor whole;
 };
 
 // Brings the pages of a view into memory here, so that the consumer does not wait for the disk.
@@ -55,20 +57,40 @@ struct Loader::Impl {
     for (const ArraySpec& spec : specs) {
       const StoredArray& stored = data.stored(spec.name);
       const Conversion kind = conversion(stored.dtype, spec.dtype);
-      if (kind == Conversion::kRefused || stored.dims.empty() || stored.dims[0] < samples)
+      const bool shared = data.shared(spec.name);
+      if (kind == Conversion::kRefused ||
+          (!shared && (stored.dims.empty() || stored.dims[0] < samples)))
         fail(ErrorCode::kData, where, ", array '", spec.name, "': expected ", samples,
              " samples convertible to ", name_of(spec.dtype), ", got ",
              describe(stored.dtype, stored.dims));
       Source s;
       s.stored = &stored;
       s.dtype = spec.dtype;
+      if (shared) {
+        share(s, stored);
+        sources.push_back(std::move(s));
+        continue;
+      }
       s.row_elements = stored.count / stored.dims[0];
       s.row_bytes = static_cast<size_t>(s.row_elements) * size_of(stored.dtype);
       s.converted = kind != Conversion::kNone;
       s.viewable = options.views && !s.converted && stored.aligned();
-      sources.push_back(s);
+      sources.push_back(std::move(s));
     }
     make_slots();
+  }
+
+  void share(Source& s, const StoredArray& stored) {
+    s.shared = true;
+    if (stored.dtype == s.dtype) {
+      s.whole = stored.tensor();
+      return;
+    }
+    s.whole = allocate(s.dtype, stored.dims, cat("'", stored.name, "'"));
+    auto* out = static_cast<std::byte*>(s.whole.mutable_raw());
+    if (const auto bad = convert(stored.dtype, stored.data, s.dtype, out, stored.count))
+      fail(ErrorCode::kData, where, ", array '", stored.name, "', element ", *bad, ": value ",
+           integer_at(stored.dtype, stored.data, *bad), " does not fit in ", name_of(s.dtype));
   }
 
   void make_slots() {
@@ -83,7 +105,9 @@ struct Loader::Impl {
         array.dtype = s.dtype;
         array.dims = s.stored->dims;
         HostTensor buffer;
-        if (!(s.viewable && sampler.always_contiguous())) {
+        if (s.shared) {
+          array.data = s.whole.raw();
+        } else if (!(s.viewable && sampler.always_contiguous())) {
           array.dims[0] = rows;
           buffer = allocate(s.dtype, array.dims, cat("batches of '", array.name, "'"),
                             "; use a smaller batch size");
@@ -136,6 +160,7 @@ struct Loader::Impl {
     const std::optional<int64_t> first = sampler.contiguous_start(step);
     for (size_t i = 0; i < sources.size(); ++i) {
       const Source& s = sources[i];
+      if (s.shared) continue;
       b.arrays[i].dims[0] = b.count;
       if (s.viewable && first) {
         const std::byte* rows = s.stored->data + static_cast<size_t>(*first) * s.row_bytes;
