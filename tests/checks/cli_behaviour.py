@@ -160,6 +160,86 @@ class BadFiles(Case):
         self.refused(1, "nothing.onnx", args=("nothing.onnx",))
 
 
+class OddFiles(Case):
+    """What real exporters write: open sizes as -1, 0 or "?", a fixed batch, weights as one number, a state input."""
+
+    def model_of(self, nodes, inputs, out, inits=(), opset=17):
+        model = helper.make_model(helper.make_graph(nodes, "g", inputs, [out], list(inits)), opset_imports=[helper.make_opsetid("", opset)])
+        model.ir_version = 8
+        onnx.save(model, self.model)
+
+    def floats(self, name, dims):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+    def fine(self, *args):
+        done = self.run_it(*args)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_open_sizes(self):
+        for size in (-1, 0, "?"):
+            mlp(self.model, inputs=[self.floats("x", [size, 4])])
+            self.fine("m.onnx", "--data", "train.npz", "--steps", "2", "--out", f"run{size}".replace("?", "q"))
+
+    def test_question_marks_are_not_one_size(self):
+        w = numpy_helper.from_array(np.full((3, 1, 3, 3), 0.1, np.float32), "w")
+        self.model_of([helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4), helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+                       helper.make_node("Flatten", ["p"], ["logits"])],
+                      [self.floats("x", ["?", 1, "?", "?"])], self.floats("logits", ["?", 3]), [w])
+        np.savez(self.npz, x=np.ones((8, 1, 5, 7), np.float32), labels=np.arange(8) % 3)
+        self.fine("m.onnx", "--data", "train.npz", "--steps", "2")
+
+    def test_fixed_batch_predicts_all_samples(self):
+        mlp(self.model, inputs=[self.floats("x", [1, 4])])
+        self.fine("predict", "m.onnx", "--data", "train.npz", "--out", "p.npz")
+        self.assertEqual(np.load(os.path.join(self.dir, "p.npz"))["logits"].shape, (64, 3))
+
+    def test_weights_as_one_number(self):
+        shape = numpy_helper.from_array(np.array([3, 4], np.int64), "shape")
+        fill = helper.make_tensor("value", TensorProto.FLOAT, [1], [0.5])
+        self.model_of([helper.make_node("ConstantOfShape", ["shape"], ["w"], value=fill), helper.make_node("Gemm", ["x", "w"], ["logits"], transB=1)],
+                      [self.floats("x", ["b", 4])], self.floats("logits", ["b", 3]), [shape])
+        out = self.fine("m.onnx", "--data", "train.npz", "--steps", "3", "--lr", "0.1", "--out", "run")
+        self.assertIn("12 parameters", out)
+        trained = onnx.load(os.path.join(self.dir, "run", "model.onnx"))
+        onnx.checker.check_model(trained)
+        w = {t.name: numpy_helper.to_array(t) for t in trained.graph.initializer}["w"]
+        self.assertEqual(w.shape, (3, 4))
+        self.assertFalse((w == 0.5).any())
+        self.fine("eval", "run/model.onnx", "--data", "train.npz")
+
+    def test_merged_scales_export(self):
+        """TorchScript's exporter keeps one of two equal tensors; trained, both are in the file again."""
+        one = numpy_helper.from_array(np.ones(4, np.float32), "s1")
+        w = numpy_helper.from_array(np.full((3, 4), 0.1, np.float32), "w")
+        self.model_of([helper.make_node("Identity", ["s1"], ["s2"]), helper.make_node("Mul", ["x", "s1"], ["a"]),
+                       helper.make_node("Tanh", ["a"], ["t"]), helper.make_node("Mul", ["t", "s2"], ["m"]),
+                       helper.make_node("Gemm", ["m", "w"], ["logits"], transB=1)],
+                      [self.floats("x", ["b", 4])], self.floats("logits", ["b", 3]), [one, w])
+        self.fine("m.onnx", "--data", "train.npz", "--steps", "3", "--lr", "0.1", "--out", "run")
+        held = {t.name: numpy_helper.to_array(t) for t in onnx.load(os.path.join(self.dir, "run", "model.onnx")).graph.initializer}
+        self.assertFalse(np.array_equal(held["s1"], held["s2"]))
+
+    def test_state_input_is_given_once(self):
+        """state [1,4] is the same in every batch, also when the data has one sample per row of x."""
+        w = numpy_helper.from_array(np.full((3, 4), 0.1, np.float32), "w")
+        self.model_of([helper.make_node("Add", ["x", "state"], ["a"]), helper.make_node("Gemm", ["a", "w"], ["logits"], transB=1)],
+                      [self.floats("x", ["b", 4]), self.floats("state", [1, 4])], self.floats("logits", ["b", 3]), [w])
+        state = np.array([[1, 2, 3, 4]], np.float64)
+        data(self.npz, samples=10, state=state)
+        self.fine("predict", "m.onnx", "--data", "train.npz", "--batch-size", "4", "--out", "p.npz")
+        x = np.load(self.npz)["x"]
+        np.testing.assert_allclose(np.load(os.path.join(self.dir, "p.npz"))["logits"], np.repeat((x + state).sum(1, keepdims=True) * 0.1, 3, 1), rtol=1e-5)
+        self.fine("m.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "2")
+        data(self.npz, samples=10, state=np.ones((2, 4), np.float32))
+        self.refused(1, "state", "[1,4]", "[2,4]", "given once")
+
+    def test_gradients_against_differences(self):
+        out = self.fine("grads", "m.onnx", "--data", "train.npz", "--precision", "fp64", "--check", "3", "--out", "g.npz")
+        self.assertEqual(out.count("relative difference"), 4)
+        self.refused(2, "--precision fp64", args=("grads", "m.onnx", "--data", "train.npz", "--check", "3", "--out", "g.npz"))
+
+
 class Usage(Case):
     def test_no_data_names_the_next_command(self):
         self.refused(2, "x  f32", "ortrain m.onnx --data train.npz", args=("m.onnx",))
