@@ -142,6 +142,7 @@ struct TrainingPolicy {
   bool training = false;       // loss and gradients are computed; false: inference behaviour
   bool update_states = false;  // training with an optimizer: running statistics become StateUpdates
   bool batch_norm_frozen = false;  // training, but norms use their running statistics
+  bool as_written = false;         // training_mode in the file decides for each node, not the run
   uint64_t seed = 0;
   ValueId step = kNone;  // i64 scalar state kStepName; kNone unless training
 };

@@ -64,6 +64,8 @@ struct StepSpec {
   DType compute = DType::kF32;  // kF64 for checking
   uint64_t seed = 0;
   std::string batch_norm = "train";  // train | frozen
+  bool file_modes = false;  // norms and dropout do what their training_mode in the file says, in
+                            // every mode; running variance then is ONNX's, not PyTorch's
   bool skip_nonfinite =
       true;  // the update is skipped, and no state changes, when the loss is not finite
   std::vector<std::string> train, freeze;  // regexes over parameter names

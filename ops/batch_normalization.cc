@@ -1,11 +1,13 @@
 // BatchNormalization: y = (x - mean) scale / sqrt(var + epsilon) + bias per channel, with batch
 // statistics (training_mode=1) or the running ones; and its gradient.
 //
-// Running values follow PyTorch, unlike the ONNX text: running_var moves towards the *unbiased*
-// batch variance; new = momentum * old + (1 - momentum) * batch (ONNX's momentum, 0.9 = PyTorch's
-// 0.1). They are state: never trained, no gradient. While training, inference exports get batch
-// statistics unless norms are frozen. Own additions, made by fuse_forward: relu=1 (relu_max: clip
-// above) and a sixth input z added before the relu; own outputs 3 and 4 are the mean and 1/sqrt(var
+// While training, running values follow PyTorch, unlike the ONNX text: running_var moves towards
+// the *unbiased* batch variance (attribute `unbiased`, set by the training policy; a node as the
+// file has it follows ONNX); new = momentum * old + (1 - momentum) * batch (ONNX's momentum, 0.9 =
+// PyTorch's 0.1). They are state: never trained, no gradient. While training, inference exports get
+// batch statistics unless norms are frozen. Own additions, made by fuse_forward: relu=1 (relu_max:
+// clip above) and a sixth input z added before the relu; own outputs 3 and 4 are the mean and
+// 1/sqrt(var
 // + epsilon) that were used, as f64. Bytes moved: see common/batch_norm_kernels.cc; the gradient op
 // is there because the same in primitive ops takes 11 passes over memory instead of 5
 // (docs/performance.md).
@@ -67,8 +69,11 @@ void update_state(Graph& g, NodeId n, int input, int output) {
   g.add_update(state, g.add_output(n, output));
 }
 void policy(Graph& g, NodeId n, const TrainingPolicy& p) {
-  const bool batch_statistics = p.training && !p.batch_norm_frozen;
-  g.node(n).attrs.set("training_mode", int64_t{batch_statistics});
+  Attrs& attrs = g.node(n).attrs;
+  const bool wanted = p.as_written ? attrs.i("training_mode", 0) != 0 : p.training;
+  const bool batch_statistics = wanted && !p.batch_norm_frozen;
+  attrs.set("training_mode", int64_t{batch_statistics});
+  if (batch_statistics && !p.as_written) attrs.set("unbiased", int64_t{1});
   if (batch_statistics && p.update_states) {
     update_state(g, n, 3, 1);
     update_state(g, n, 4, 2);
@@ -79,6 +84,7 @@ void policy(Graph& g, NodeId n, const TrainingPolicy& p) {
 Expr gradient(Grad& g, int output) {
   Attrs a = g.attrs();
   a.erase("momentum");
+  a.erase("unbiased");
   return share_node(g.b, "ortrain.BatchNormalizationGrad",
                     {g.dy(), g.x(0), g.x(1), g.y(3), g.y(4), g.x(2),
                      g.has_x(5) && g.attrs().i("relu", 0) ? g.y(0) : Expr()},
@@ -134,7 +140,7 @@ OpDef batch_norm_op() {
               {.in = data({2, 3, 4, 5}, 3)},
               {.in = data({2, 3, 4, 5}, 3), .attrs = kTrain},
               {.in = data({2, 3, 4, 5}, 3),
-               .attrs = train({{"momentum", 0.6}, {"epsilon", 0.1}}),
+               .attrs = train({{"momentum", 0.6}, {"epsilon", 0.1}, {"unbiased", int64_t{1}}}),
                .outputs = 5,
                .check_grad = false,
                .note = running},
@@ -157,7 +163,8 @@ OpDef batch_norm_op() {
                .attrs = train(nhwc)},
               {.in = data({0, 3, 4, 5}, 3)},
           },
-      .note = "running variance is unbiased, as in PyTorch and unlike the ONNX text",
+      .note =
+          "while training, running variance is unbiased, as in PyTorch and unlike the ONNX text",
   };
 }
 

@@ -3,12 +3,14 @@
 // ONNX's Dropout never runs in a plan that trains: its training policy turns it into
 // ortrain.Dropout (x, step) {ratio, seed, key}, or into nothing when ratio is 0 or the graph is not
 // trained. Whether the file says training_mode or not does not matter; a Dropout that is there is
-// honoured. The mask is a pure function of (seed, key = hash of the node's name, step, element), so
-// the gradient computes it again and a resumed run sees the same masks. An element is kept when
-// 2^-24 * (24 hashed bits) >= ratio.
+// honoured (StepSpec::file_modes: training_mode decides instead, in every mode). The mask is a pure
+// function of (seed, key = hash of the node's name, step, element), so the gradient computes it
+// again and a resumed run sees the same masks. An element is kept when 2^-24 * (24 hashed bits) >=
+// ratio.
 #include <algorithm>
 
 #include "graph/error.h"
+#include "ops/common/counter_random.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
 #include "runtime/kernel.h"
@@ -16,13 +18,8 @@
 namespace ortrain::ops {
 namespace {
 
-inline uint64_t mix(uint64_t z) {  // SplitMix64's finaliser
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
 inline bool kept(uint64_t stream, int64_t i, uint32_t threshold) {
-  return (mix(stream + static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15ull) >> 40) >= threshold;
+  return (random_bits(stream, i) >> 40) >= threshold;
 }
 
 ORTRAIN_SIMD void drop_f32(const float* x, float* y, int64_t begin, int64_t end, uint64_t stream,
@@ -44,12 +41,11 @@ void drop(const T* x, T* y, int64_t begin, int64_t end, uint64_t stream, uint32_
 Kernel prepare_masked(const KernelQuery& q) {
   const double ratio = q.attrs.f("ratio", 0.5);
   const auto threshold = static_cast<uint32_t>(ratio * 16777216.0);
-  const uint64_t key = static_cast<uint64_t>(q.attrs.i("seed", 0)) * 0x9e3779b97f4a7c15ull ^
-                       static_cast<uint64_t>(q.attrs.i("key", 0));
+  const uint64_t key = random_key(q.attrs);
   const int64_t n = q.in[0].count();
   return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
     return {0, [=, threads = q.threads](const KernelArgs& a) {
-              const uint64_t stream = mix(key + mix(static_cast<uint64_t>(a.x<int64_t>(1)[0])));
+              const uint64_t stream = random_stream(key, a.x<int64_t>(1)[0]);
               const double scale = ratio < 1 ? 1 / (1 - ratio) : 0;
               parallel_for(threads, n, 16384, [&](int64_t begin, int64_t end) {
                 drop<T>(a.x<T>(0), a.y<T>(0), begin, end, stream, threshold, scale);
@@ -79,19 +75,22 @@ void adapt(RawNode& n) {
   if (n.opset < 12 && !n.attrs.has("ratio")) n.attrs.set("ratio", 0.5);
 }
 
-int64_t hash_of(std::string_view text) {  // FNV-1a
-  uint64_t h = 0xcbf29ce484222325ull;
-  for (char c : text.substr(0, text.find('|')))
-    h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-  return static_cast<int64_t>(h >> 1);
-}
-
 double ratio_of(const Graph& g, const Node& n) {
   if (n.inputs.size() < 2 || n.inputs[1] == kNone) return n.attrs.f("ratio", 0.5);
   const HostTensor* t = g.tensor(n.inputs[1]);
   if (!t || t->count() != 1)
     fail(ErrorCode::kUnsupported, "Dropout '", n.origin, "': the ratio must be a constant");
   return t->as_double(0);
+}
+
+// Whether this node drops: as the run says, or as the file does.
+bool drops(const Graph& g, const Node& n, const TrainingPolicy& p) {
+  if (!p.as_written) return p.training;
+  if (n.inputs.size() < 3 || n.inputs[2] == kNone) return false;
+  const HostTensor* t = g.tensor(n.inputs[2]);
+  if (!t || t->count() != 1)
+    fail(ErrorCode::kUnsupported, "Dropout '", n.origin, "': training_mode must be a constant");
+  return t->as_int(0) != 0;
 }
 
 void policy(Graph& g, NodeId id, const TrainingPolicy& p) {
@@ -101,13 +100,15 @@ void policy(Graph& g, NodeId id, const TrainingPolicy& p) {
     fail(ErrorCode::kModel, "Dropout '", n.origin, "': ratio ", ratio, " is outside [0, 1)");
   Builder b(g, n.origin + "|canonicalize");
   Expr x = b.wrap(n.inputs[0]), y = x;
-  if (p.training && ratio > 0) {
+  if (drops(g, n, p) && ratio > 0) {
     if (n.outputs.size() > 1 && n.outputs[1] != kNone && !g.value(n.outputs[1]).uses.empty())
       fail(ErrorCode::kUnsupported, "Dropout '", n.origin,
            "': its mask output is used by other nodes");
-    y = b.op(
-        "ortrain.Dropout", {x, b.wrap(p.step)},
-        {{"ratio", ratio}, {"seed", static_cast<int64_t>(p.seed)}, {"key", hash_of(n.origin)}});
+    const Expr step = p.step == kNone ? b.constant(HostTensor::scalar<int64_t>(0)) : b.wrap(p.step);
+    y = b.op("ortrain.Dropout", {x, step},
+             {{"ratio", ratio},
+              {"seed", static_cast<int64_t>(p.seed)},
+              {"key", key_of_origin(n.origin)}});
   } else if (n.outputs.size() > 1 && n.outputs[1] != kNone) {
     const Expr ones = b.expand(b.scalar(DType::kBool, 1), x.shape().values());
     g.replace_uses(n.outputs[1], ones.id());

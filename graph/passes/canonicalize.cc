@@ -63,6 +63,7 @@ int apply_policy(Graph& g, const StepSpec& spec) {
   policy.training = spec.mode == Mode::kTrain || spec.mode == Mode::kGrads;
   policy.update_states = spec.mode == Mode::kTrain;
   policy.batch_norm_frozen = spec.batch_norm == "frozen";
+  policy.as_written = spec.file_modes;
   policy.seed = spec.seed;
   int applied = 0;
   for (NodeId n : g.topo()) {

@@ -16,7 +16,7 @@ namespace {
 // is not last: element (n, ch, i) lies at (n * c + ch) * inner + i.
 struct Norm {
   int64_t rows, c, inner;
-  bool training, residual;
+  bool training, residual, unbiased;  // unbiased: what running_var moves towards
   double epsilon, momentum;
   double low, high;  // the fused relu clips to [low, high]
   int threads;
@@ -31,6 +31,7 @@ Norm norm_of(const KernelQuery& q, const Dims& x) {
   for (size_t i = channel + 1; i < x.size(); ++i) b.inner *= x[i];
   b.rows = b.c == 0 ? 0 : element_count(x) / b.c;
   b.training = a.i("training_mode", 0) != 0;
+  b.unbiased = a.i("unbiased", 0) != 0;
   b.epsilon = a.f("epsilon", 1e-5), b.momentum = a.f("momentum", 0.9);
   constexpr double inf = std::numeric_limits<double>::infinity();
   const bool relu = a.i("relu", 0) != 0;
@@ -69,8 +70,9 @@ struct Channel {
   }
   // Outputs 1 to 4 of the forward op; returns 1 / sqrt(var + epsilon).
   double statistics(const KernelArgs& a, const Norm& b, int64_t c, double mean, double var) const {
-    const double unbiased =
-        b.rows > 1 ? static_cast<double>(b.rows) / static_cast<double>(b.rows - 1) : 1;
+    const double unbiased = b.unbiased && b.rows > 1
+                                ? static_cast<double>(b.rows) / static_cast<double>(b.rows - 1)
+                                : 1;
     const double keep = b.training ? b.momentum : 1;
     if (q.has_out(1)) out(a, 1, c, in(a, 3, c) * keep + mean * (1 - keep));
     if (q.has_out(2)) out(a, 2, c, in(a, 4, c) * keep + var * unbiased * (1 - keep));

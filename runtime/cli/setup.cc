@@ -67,6 +67,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.compute = k.text("precision") == "fp64" ? DType::kF64 : DType::kF32;
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
+  s.file_modes = k.text("training-mode") == "file";
   s.train = k.list("train");
   s.freeze = k.list("freeze");
   for (const std::string& name : k.list("disable-pass")) {

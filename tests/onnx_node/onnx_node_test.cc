@@ -90,6 +90,7 @@ std::vector<HostTensor> run_model(const Case& c, Known known, const OpTable& ops
   const auto file = OnnxFile::parse(std::as_bytes(std::span(bytes)), c.folder, ops);
   StepSpec spec;
   spec.mode = Mode::kPredict;
+  spec.file_modes = true;
   std::map<std::string, const void*> data;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     const std::string& name = c.model.graph().input(static_cast<int>(i)).name();

@@ -171,7 +171,7 @@ TEST_P(BothLayouts, BatchNormWithResidualAndRelu) {
         std::vector<Expr> bn =
             b.ops("BatchNormalization",
                   {x, w[0], w[1], b.constant(tensor({2}, {1, 2})), b.constant(tensor({2}, {3, 4}))},
-                  {{"training_mode", int64_t{1}}, {"epsilon", 1e-3}, {"momentum", 0.9}}, 3);
+                  {{"training_mode", int64_t{1}}, {"unbiased", int64_t{1}}, {"epsilon", 1e-3}}, 3);
         bn[0] = b.op("Relu", {bn[0] + w[2]});
         const StepSpec spec;
         const Evaluate none;

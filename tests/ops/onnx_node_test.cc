@@ -34,8 +34,6 @@ struct Excluded {
 const char* const kWindow = "the length of a Range is a float that the test computes from an input";
 const char* const kDropout = "the mask is drawn by numpy's generator";
 const std::vector<Excluded> kExcluded = {
-    {"batchnorm_epsilon_training_mode", "running variance is unbiased, as in PyTorch"},
-    {"batchnorm_example_training_mode", "running variance is unbiased, as in PyTorch"},
     {"blackmanwindow_expanded", kWindow},
     {"blackmanwindow_symmetric_expanded", kWindow},
     {"dft_inverse", "recorded in f32 by numpy: 1e-6 off where the exact value is 0"},
@@ -46,6 +44,7 @@ const std::vector<Excluded> kExcluded = {
     {"training_dropout$", kDropout},
     {"training_dropout_default", kDropout},
     {"training_dropout_mask", kDropout},
+    {"bernoulli", "the numbers are drawn by numpy's generator"},
 };
 
 std::string read(const fs::path& path) {
