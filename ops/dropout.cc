@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "graph/rewrite.h"
 #include "ops/common/counter_random.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
@@ -75,45 +76,72 @@ void adapt(RawNode& n) {
   if (n.opset < 12 && !n.attrs.has("ratio")) n.attrs.set("ratio", 0.5);
 }
 
-double ratio_of(const Graph& g, const Node& n) {
-  if (n.inputs.size() < 2 || n.inputs[1] == kNone) return n.attrs.f("ratio", 0.5);
-  const HostTensor* t = g.tensor(n.inputs[1]);
+// The scalar constant at input i; null when that is absent.
+const HostTensor* constant_input(const Graph& g, const Node& n, size_t i, const char* what) {
+  if (n.inputs.size() <= i || n.inputs[i] == kNone) return nullptr;
+  const HostTensor* t = g.tensor(n.inputs[i]);
   if (!t || t->count() != 1)
-    fail(ErrorCode::kUnsupported, "Dropout '", n.origin, "': the ratio must be a constant");
-  return t->as_double(0);
+    fail(ErrorCode::kUnsupported, n.op->name, " '", n.origin, "': ", what, " must be a constant");
+  return t;
 }
 
-// Whether this node drops: as the run says, or as the file does.
-bool drops(const Graph& g, const Node& n, const TrainingPolicy& p) {
-  if (!p.as_written) return p.training;
-  if (n.inputs.size() < 3 || n.inputs[2] == kNone) return false;
-  const HostTensor* t = g.tensor(n.inputs[2]);
-  if (!t || t->count() != 1)
-    fail(ErrorCode::kUnsupported, "Dropout '", n.origin, "': training_mode must be a constant");
-  return t->as_int(0) != 0;
+// Replaces both outputs of n, which drops from x and has its ratio at input `at`, training_mode
+// behind it; `residual` is added at last.
+void replace(Graph& g, const Node& n, Expr x, size_t at, Expr residual, const TrainingPolicy& p) {
+  Builder& b = x.builder();
+  const HostTensor* given = constant_input(g, n, at, "the ratio");
+  const double ratio = given ? given->as_double(0) : n.attrs.f("ratio", 0.5);
+  if (!(ratio >= 0 && ratio < 1))
+    fail(ErrorCode::kModel, "Dropout '", n.origin, "': ratio ", ratio, " is outside [0, 1)");
+  bool drops = p.training;
+  if (p.as_written) {
+    const HostTensor* mode = constant_input(g, n, at + 1, "training_mode");
+    drops = mode && mode->as_int(0) != 0;
+  }
+  const bool wants_mask = n.outputs.size() > 1 && n.outputs[1] != kNone &&
+                          (!g.value(n.outputs[1]).uses.empty() || is_graph_result(g, n.outputs[1]));
+  Expr y = x, mask;
+  if (drops && ratio > 0) {
+    const Attrs attrs{
+        {"ratio", ratio}, {"seed", static_cast<int64_t>(p.seed)}, {"key", key_of_origin(n.origin)}};
+    const Expr step = p.step == kNone ? b.constant(HostTensor::scalar<int64_t>(0)) : b.wrap(p.step);
+    y = b.op("ortrain.Dropout", {x, step}, attrs);
+    if (wants_mask)  // ones meet the same mask
+      mask = b.cast(b.op("ortrain.Dropout", {b.ones_like(x), step}, attrs), DType::kBool);
+  } else if (wants_mask) {
+    mask = b.expand(b.scalar(DType::kBool, 1), x.shape().values());
+  }
+  if (residual) y = y + residual;
+  if (mask) g.replace_uses(n.outputs[1], mask.id());
+  g.replace_uses(n.outputs[0], y.id());
 }
 
 void policy(Graph& g, NodeId id, const TrainingPolicy& p) {
   const Node n = g.node(id);
-  const double ratio = ratio_of(g, n);
-  if (!(ratio >= 0 && ratio < 1))
-    fail(ErrorCode::kModel, "Dropout '", n.origin, "': ratio ", ratio, " is outside [0, 1)");
   Builder b(g, n.origin + "|canonicalize");
-  Expr x = b.wrap(n.inputs[0]), y = x;
-  if (drops(g, n, p) && ratio > 0) {
-    if (n.outputs.size() > 1 && n.outputs[1] != kNone && !g.value(n.outputs[1]).uses.empty())
-      fail(ErrorCode::kUnsupported, "Dropout '", n.origin,
-           "': its mask output is used by other nodes");
-    const Expr step = p.step == kNone ? b.constant(HostTensor::scalar<int64_t>(0)) : b.wrap(p.step);
-    y = b.op("ortrain.Dropout", {x, step},
-             {{"ratio", ratio},
-              {"seed", static_cast<int64_t>(p.seed)},
-              {"key", key_of_origin(n.origin)}});
-  } else if (n.outputs.size() > 1 && n.outputs[1] != kNone) {
-    const Expr ones = b.expand(b.scalar(DType::kBool, 1), x.shape().values());
-    g.replace_uses(n.outputs[1], ones.id());
-  }
-  g.replace_uses(n.outputs[0], y.id());
+  replace(g, n, b.wrap(n.inputs[0]), 1, Expr(), p);
+}
+
+// --- com.microsoft.BiasDropout: data, bias, residual?, ratio?, training_mode?
+void infer_biased(InferCtx& c) {
+  const Shape both = broadcast(c.shape(0), c.shape(1));
+  if (prove_equal(both, c.shape(0)) == Tri::kNo || both.rank() != c.rank(0))
+    c.fail(cat("bias ", c.shape(1).str(), " does not broadcast to ", c.shape(0).str()));
+  if (c.has(2) && prove_equal(c.shape(2), c.shape(0)) == Tri::kNo)
+    c.fail(cat("residual is ", c.shape(2).str(), ", data ", c.shape(0).str()));
+  infer(c);
+}
+void policy_biased(Graph& g, NodeId id, const TrainingPolicy& p) {
+  const Node n = g.node(id);
+  Builder b(g, n.origin + "|canonicalize");
+  const Expr residual = n.inputs.size() > 2 ? b.wrap(n.inputs[2]) : Expr();
+  replace(g, n, b.wrap(n.inputs[0]) + b.wrap(n.inputs[1]), 3, residual, p);
+}
+std::vector<Expr> biased(Decompose& d) {  // outside training
+  const bool mask = d.wants(1);
+  Expr y = d.x(0) + d.x(1);
+  if (d.has_x(2)) y = y + d.x(2);
+  return {y, mask ? d.b.expand(d.b.scalar(DType::kBool, 1), y.shape().values()) : Expr()};
 }
 
 }  // namespace
@@ -133,6 +161,17 @@ void register_dropout(OpTable& table) {
       .kernels = {{"cpu", "ref", nullptr, prepare_identity}},
       .examples = {{.in = {f({3, 4})}}, {.in = {f({2, 5})}, .outputs = 2}},
       .note = "honoured while training wherever it is; the identity in evaluation and export",
+  });
+  table.add({
+      .name = "com.microsoft.BiasDropout",
+      .inputs = {"data", "bias", "residual?", "ratio?", "training_mode?"},
+      .outputs = {"output", "mask?"},
+      .infer = infer_biased,
+      .decompose = biased,
+      .training_policy = policy_biased,
+      .examples = {{.in = {f({2, 3}), f({3})}},
+                   {.in = {f({2, 2, 3}), f({3}), f({2, 2, 3})}, .outputs = 2}},
+      .note = "dropout(data + bias) + residual; trains and rests as Dropout",
   });
   table.add({
       .name = "ortrain.Dropout",

@@ -1,0 +1,173 @@
+// com.microsoft operators against onnxruntime (tests/golden/contrib/make_contrib.py): import,
+// compile for prediction, run, compare. Those without a CPU kernel there are compared with their
+// formula in standard operators. Gradients: tests/ops/engine_test.cc, by the decompositions.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "graph/error.h"
+#include "graph/pipeline.h"
+#include "importers/onnx.h"
+#include "ortrain_test_paths.h"
+#include "runtime/data/npz.h"
+#include "runtime/evaluate.h"
+#include "runtime/executor.h"
+#include "runtime/plan.h"
+#include "tests/ops/interpreter.h"
+
+namespace ortrain::test {
+namespace {
+
+struct Case {
+  HostTensor model;
+  std::map<std::string, HostTensor> in, out;
+};
+
+std::map<std::string, Case> read_cases() {
+  const std::string path = std::string(kSourceDir) + "/tests/golden/contrib/contrib.npz";
+  data::ArrayFile file = data::open_npz(path);
+  std::map<std::string, Case> cases;
+  for (const data::StoredArray& a : file.arrays) {
+    const size_t slash = a.name.find('/'), second = a.name.find('/', slash + 1);
+    Case& c = cases[a.name.substr(0, slash)];
+    const std::string kind = a.name.substr(slash + 1, second - slash - 1);
+    HostTensor t = a.tensor().clone();
+    if (kind == "model")
+      c.model = std::move(t);
+    else
+      (kind == "in" ? c.in : c.out)[a.name.substr(second + 1)] = std::move(t);
+  }
+  return cases;
+}
+
+std::map<std::string, HostTensor> run_model(const Case& c) {
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(c.model.raw()),
+                                         c.model.bytes());
+  const auto file = OnnxFile::parse(bytes, ".", all_ops());
+  StepSpec spec;
+  spec.mode = Mode::kPredict;
+  for (const auto& [name, t] : c.in) spec.input_dims[name] = t.dims();
+  CompileResult compiled = compile(file->graph(), spec, {.evaluate = make_evaluator()});
+  ParamStore store;
+  const Plan plan = make_plan(compiled.graph, store, {});
+  Arena arena;
+  arena.reserve(plan.arena_bytes);
+  arena.allocate();
+  Executor executor(plan, arena);
+  std::vector<const void*> inputs;
+  for (const PlanTensor& t : plan.inputs) inputs.push_back(c.in.at(t.name).raw());
+  executor.run(inputs);
+  std::map<std::string, HostTensor> out;
+  for (const auto& [name, want] : c.out) out[name] = executor.output(plan.output(name)).clone();
+  return out;
+}
+
+void expect_close(const HostTensor& got, const HostTensor& want, double tolerance,
+                  const std::string& what) {
+  ASSERT_EQ(got.dtype(), want.dtype()) << what;
+  ASSERT_EQ(got.dims(), want.dims()) << what;
+  double scale = 1, worst = 0;
+  for (int64_t i = 0; i < want.count(); ++i) {
+    ASSERT_TRUE(std::isfinite(got.as_double(i))) << what << " element " << i;
+    scale = std::max(scale, std::abs(want.as_double(i)));
+    worst = std::max(worst, std::abs(got.as_double(i) - want.as_double(i)));
+  }
+  EXPECT_LE(worst, tolerance * scale) << what;
+}
+
+TEST(Contrib, AgreesWithOnnxruntime) {
+  const std::map<std::string, Case> cases = read_cases();
+  EXPECT_GE(cases.size(), 60u);
+  for (const auto& [name, c] : cases) {
+    SCOPED_TRACE(name);
+    try {
+      const std::map<std::string, HostTensor> got = run_model(c);
+      for (const auto& [output, want] : c.out)
+        expect_close(got.at(output), want, 2e-5, name + " " + output);
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  }
+}
+
+// outputs of `text`, whose inputs are x0, x1, ...
+std::vector<HostTensor> run_text(const char* text, const std::vector<HostTensor>& in) {
+  Graph g = parse_graph(text, all_ops());
+  std::map<ValueId, HostTensor> values;
+  for (size_t i = 0; i < in.size(); ++i) values[g.inputs()[i]] = in[i].clone();
+  for (NodeId n : g.topo()) g.infer(n);
+  return run_graph(g, values);
+}
+
+HostTensor ramp(Dims dims, double from, double step) {
+  HostTensor t(DType::kF64, std::move(dims));
+  for (int64_t i = 0; i < t.count(); ++i)
+    t.set_double(i, std::sin(from + step * static_cast<double>(i)));
+  return t;
+}
+
+TEST(Contrib, FormulasOfOpsWithoutACpuKernel) {
+  const std::vector<HostTensor> y = run_text(
+      "input %0:f64[2,4,3,2] \"x\"\ninput %1:f64[3,2,2,2] \"w\"\ninput %2:f64[3] \"b\"\n"
+      "%3 = com.microsoft.NhwcConv(%0, %1, %2) {pads=[1,0,0,1]} #n\n"
+      "%4 = Transpose(%0) {perm=[0,3,1,2]} #t\n%5 = Conv(%4, %1, %2) {pads=[1,0,0,1]} #c\n"
+      "%6 = Transpose(%5) {perm=[0,2,3,1]} #u\noutput %3 \"a\"\noutput %6 \"b\"\n",
+      [] {
+        std::vector<HostTensor> in;
+        in.push_back(ramp({2, 4, 3, 2}, 0, 0.7));
+        in.push_back(ramp({3, 2, 2, 2}, 1, 0.3));
+        in.push_back(ramp({3}, 2, 1));
+        return in;
+      }());
+  expect_close(y[0], y[1], 1e-14, "NhwcConv");
+  const std::vector<HostTensor> s = run_text(
+      "input %0:f64[2,2,3,4] \"x\"\ninput %1:f64[2,1,1,4] \"b\"\n"
+      "%2 = com.microsoft.BiasSoftmax(%0, %1) {axis=3, is_inner_broadcast=1} #s\n"
+      "%3 = Add(%0, %1) #a\n%4 = Softmax(%3) {axis=-1} #t\noutput %2 \"a\"\noutput %4 \"b\"\n",
+      [] {
+        std::vector<HostTensor> in;
+        in.push_back(ramp({2, 2, 3, 4}, 0, 0.7));
+        in.push_back(ramp({2, 1, 1, 4}, 1, 0.9));
+        return in;
+      }());
+  expect_close(s[0], s[1], 1e-14, "BiasSoftmax");
+}
+
+// dropout(x + b) + r: what the mask says, element by element, in a training compile.
+TEST(Contrib, BiasDropoutTrains) {
+  Graph g = parse_graph(
+      "input %0:f32[4,50] \"x\"\ninput %1:f32[50] \"b\"\ninput %2:f32[4,50] \"r\"\n"
+      "const %3:f32[] = {0.5}\nconst %4:bool[] = {1}\n"
+      "%5, %6 = com.microsoft.BiasDropout(%0, %1, %2, %3, %4) #d\n"
+      "output %5 \"y\"\noutput %6 \"mask\"\n",
+      all_ops());
+  StepSpec spec;
+  spec.mode = Mode::kPredict;
+  spec.file_modes = true;
+  const CompileResult compiled = compile(g, spec, {.evaluate = make_evaluator()});
+  ParamStore store;
+  const Plan plan = make_plan(compiled.graph, store, {});
+  Arena arena;
+  arena.reserve(plan.arena_bytes);
+  arena.allocate();
+  Executor executor(plan, arena);
+  HostTensor x(DType::kF32, {4, 50}), b(DType::kF32, {50}), r(DType::kF32, {4, 50});
+  for (int64_t i = 0; i < 200; ++i) x.set_double(i, 1), r.set_double(i, 10);
+  for (int64_t i = 0; i < 50; ++i) b.set_double(i, 2);
+  std::vector<const void*> inputs;
+  for (const PlanTensor& t : plan.inputs)
+    inputs.push_back(t.name == "x" ? x.raw() : t.name == "b" ? b.raw() : r.raw());
+  executor.run(inputs);
+  const HostTensor y = executor.output(plan.output("y")).clone(),
+                   mask = executor.output(plan.output("mask")).clone();
+  int64_t kept = 0;
+  for (int64_t i = 0; i < 200; ++i) {
+    EXPECT_EQ(y.as_double(i), mask.as_int(i) ? 16 : 10) << i;
+    kept += mask.as_int(i);
+  }
+  EXPECT_NEAR(static_cast<double>(kept), 100, 40);
+}
+
+}  // namespace
+}  // namespace ortrain::test
