@@ -148,6 +148,8 @@ std::vector<Expr> decompose(Decompose& d) {
 }  // namespace
 
 void register_attention(OpTable& table) {
+  ExampleInput seen = bools({3, 3});
+  seen.values = {1, 0, 0, 1, 1, 0, 0, 1, 1};
   table.add({
       .name = "Attention",
       .inputs = {"Q", "K", "V", "attn_mask?", "past_key?", "past_value?", "nonpad_kv_seqlen?"},
@@ -163,7 +165,27 @@ void register_attention(OpTable& table) {
                    {.in = {f({1, 2, 3, 4}), f({1, 2, 2, 4}), f({1, 2, 2, 4}), f({3, 5}),
                            f({1, 2, 4, 4}), f({1, 2, 4, 4})},
                     .attrs = {{"softcap", 2.0}, {"is_causal", int64_t{1}}},
-                    .outputs = 3}},
+                    .outputs = 3},
+                   {.in = {f({2, 4, 3, 2}), f({2, 2, 5, 2}), f({2, 2, 5, 3}), f({2, 1, 3, 4})},
+                    .attrs = {{"qk_matmul_output_mode", int64_t{2}}, {"scale", 0.7}},
+                    .outputs = 1},
+                   {.in = {f({2, 4, 3, 2}), f({2, 2, 5, 2}), f({2, 2, 5, 3}), f({4, 3, 5})},
+                    .attrs = {{"qk_matmul_output_mode", int64_t{2}}},
+                    .outputs = 4},
+                   {.in = {f({2, 2, 3, 2}), f({2, 2, 5, 2}), f({2, 2, 5, 2}), absent(), absent(),
+                           absent(), iconst({2}, {3, 5})}},
+                   {.in = {f({1, 2, 3, 2}), f({1, 2, 2, 2}), f({1, 2, 2, 2}), seen, f({1, 2, 1, 2}),
+                           f({1, 2, 1, 2})},
+                    .attrs = {{"qk_matmul_output_mode", int64_t{3}}},
+                    .outputs = 4},
+                   {.in = {f({2, 3, 4}), f({2, 3, 4}), f({2, 3, 4})},
+                    .attrs = {{"q_num_heads", int64_t{2}},
+                              {"kv_num_heads", int64_t{2}},
+                              {"qk_matmul_output_mode", int64_t{1}},
+                              {"softcap", 1.5}},
+                    .outputs = 4},
+                   {.in = {f({1, 1, 1, 1}), f({1, 1, 1, 1}), f({1, 1, 1, 1})}},
+                   {.in = {f({0, 2, 3, 4}), f({0, 2, 3, 4}), f({0, 2, 3, 4})}}},
       .note = "softmax_precision is not looked at",
   });
 }

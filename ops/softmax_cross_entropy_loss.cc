@@ -22,7 +22,8 @@ void infer(InferCtx& c) {
   for (int i = 0; i < x.rank(); ++i)
     if (i != 1) positions.push_back(x[i]);
   if (prove_equal(c.shape(1), positions) == Tri::kNo)
-    c.fail(cat("labels have shape ", c.shape(1).str(), ", scores ", x.str()));
+    c.fail(cat("labels have shape ", c.shape(1).str(), ", scores ", x.str(),
+               " with classes on axis 1: expected class indices of shape ", positions.str()));
   if (c.has(2) && (c.rank(2) != 1 || prove_equal(c.shape(2)[0], x[1]) == Tri::kNo))
     c.fail(cat("weights have shape ", c.shape(2).str(), ", scores ", x.str()));
   const std::string reduction = c.attrs().s("reduction", "mean");
