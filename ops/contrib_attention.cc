@@ -4,8 +4,9 @@
 // Padding masks become additions of mask_filter_value (-10000), so that a row without a visible key
 // is not NaN; mask forms: lengths [B], [B,T], [B,S,T], and for Attention [2B] (ends, then starts).
 // GroupQueryAttention is causal; seqlens_k + 1 is the length of a sample with its past; without a
-// past it hides nothing more than causality does (padding is at the end). Refused: the [3B+2] and
-// 4D masks, rotary inside Attention, shared past buffers, smooth softmax.
+// past it hides nothing more than causality does (padding is at the end). local_window_size counts
+// the query's own position (onnxruntime since 1.21; 1.19 showed one key more). Refused: the [3B+2]
+// and 4D masks, rotary inside Attention, shared past buffers, smooth softmax.
 #include <algorithm>
 
 #include "graph/error.h"

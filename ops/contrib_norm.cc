@@ -29,12 +29,13 @@ Shape statistics(const Shape& x, int axis) {
 // h * scale with h = x / rms(x); the inverse root mean square where it is wanted.
 std::pair<Expr, Expr> simplified(Builder& b, Expr x, Expr scale, int64_t axis, double epsilon,
                                  bool statistics) {
-  if (!statistics)
-    return {b.op("RMSNormalization", {x, scale}, {{"axis", axis}, {"epsilon", epsilon}}), Expr()};
-  const std::vector<Expr> h =
-      b.ops("ortrain.Standardize", {x},
-            {{"axis", axis}, {"epsilon", epsilon}, {"centre", int64_t{0}}}, 2);
-  return {b.cast(h[0], scale.dtype()) * scale, h[1]};
+  Expr inv;
+  if (statistics) {
+    std::vector<int64_t> axes;
+    for (int i = normalize_axis(axis, x.rank()); i < x.rank(); ++i) axes.push_back(i);
+    inv = b.unary("Reciprocal", b.sqrt(b.mean(x * x, axes) + epsilon));
+  }
+  return {b.op("RMSNormalization", {x, scale}, {{"axis", axis}, {"epsilon", epsilon}}), inv};
 }
 
 // --- SimplifiedLayerNormalization(X, scale) -> Y, inv_std_var?

@@ -72,10 +72,11 @@ std::vector<Expr> adam(Decompose& d) {
     const Expr x = u.in(0, i), g = u.regularized(i);
     const DType dtype = x.dtype();
     const Expr r = u.scalar(0, dtype), t = u.scalar(1, dtype);
-    const auto left = [&](double base) {  // 1 - base^T
-      return 1 - d.b.op("Pow", {d.b.scalar(dtype, base), t});
+    const Expr one = d.b.scalar(dtype, 1), power = u.after_first(t, t, one);
+    const auto left = [&](double base) {  // 1 - base^T, without T = 0 where it is not used
+      return 1 - d.b.op("Pow", {d.b.scalar(dtype, base), power});
     };
-    const Expr rate = u.after_first(t, r * d.b.sqrt(left(beta)) / left(alpha), r);
+    const Expr rate = r * u.after_first(t, d.b.sqrt(left(beta)) / left(alpha), one);
     u.y(1, i) = alpha * u.in(2, i) + (1 - alpha) * g;
     u.y(2, i) = beta * u.in(3, i) + (1 - beta) * (g * g);
     const Expr next = x - rate * (u.y(1, i) / (d.b.sqrt(u.y(2, i)) + u.a.f("epsilon", 1e-6)));

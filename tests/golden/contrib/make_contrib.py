@@ -4,7 +4,11 @@ onnxruntime 1.19.2 (CPU), the outside witness of tests/ops/contrib_test.cc.
 Needs onnxruntime, onnx and numpy:  python tests/golden/contrib/make_contrib.py
 Arrays: "CASE/model" (bytes of the file), "CASE/in/NAME", "CASE/out/NAME". An input in `fixed` is an
 initializer of the model. NhwcConv, BiasSoftmax and BiasDropout have no CPU kernel there; they are
-checked against their formulas in the test.
+checked against their formulas in the test. So are four things that this version gets wrong on the
+CPU: the bias of SkipSimplifiedLayerNormalization (left out), padding masks of MultiHeadAttention
+where keys and queries differ in number (read with a wrong stride), an attention_bias that lacks the
+batch (read past its end), and local_window_size (one key too many; newer versions count the token
+itself).
 """
 import os
 
@@ -72,7 +76,6 @@ case("skip_norm_no_beta", "SkipLayerNormalization", [x, skip, w], ["y"])
 case("skip_norm_broadcast", "SkipLayerNormalization", [x, ("skip", f(1, 3, 8)), w, b], ["y"])
 case("skip_norm_flat", "SkipLayerNormalization", [x, ("skip", f(3, 8)), w, b], ["y"])
 case("skip_simplified", "SkipSimplifiedLayerNormalization", [x, skip, w], ["y"], epsilon=1e-5)
-case("skip_simplified_bias", "SkipSimplifiedLayerNormalization", [x, skip, w, bias], ["y", "", "", "sum"])
 
 ids = ("ids", i(1, 0, 4, 2, 2, 3, shape=(2, 3)))
 kinds = ("kinds", i(0, 0, 1, 1, 0, 1, shape=(2, 3)))
@@ -112,7 +115,7 @@ case("attention_mask_3d", "Attention", [hidden, proj, pb, ("mask", i(*([1, 0, 1]
 case("attention_lengths", "Attention", [hidden, proj, pb, ("mask", i(2, 3))], ["y"], num_heads=2)
 case("attention_ranges", "Attention", [hidden, proj, pb, ("mask", i(3, 2, 1, 0))], ["y"], num_heads=2)
 case("attention_sizes", "Attention", [hidden, ("w", f(8, 20)), ("b", f(20))], ["y"], num_heads=2, qkv_hidden_sizes=[8, 8, 4])
-case("attention_scores", "Attention", [hidden, proj, pb, None, None, ("s", f(1, 2, 3, 3))], ["y"], num_heads=2)
+case("attention_scores", "Attention", [hidden, proj, pb, None, None, ("s", f(2, 2, 3, 3))], ["y"], num_heads=2)
 case("attention_past", "Attention", [hidden, proj, pb, None, ("past", f(2, 2, 2, 2, 4))], ["y", "present"], num_heads=2, unidirectional=1)
 case("attention_past_mask", "Attention", [hidden, proj, pb, ("mask", i(1, 1, 1, 0, 1, 0, 1, 1, 1, 1, shape=(2, 5))), ("past", f(2, 2, 2, 2, 4))],
      ["y", "present"], num_heads=2)
@@ -121,8 +124,9 @@ case("attention_present", "Attention", [hidden, proj, pb], ["y", "present"], num
 q, k, v = ("q", f(2, 3, 8)), ("k", f(2, 5, 8)), ("v", f(2, 5, 6))
 case("mha", "MultiHeadAttention", [q, k, v], ["y"], num_heads=2)
 case("mha_bias", "MultiHeadAttention", [q, k, v, ("b", f(22))], ["y"], num_heads=2, scale=0.2)
-case("mha_mask", "MultiHeadAttention", [q, k, v, None, ("m", i(1, 1, 0, 1, 0, 1, 1, 1, 1, 0, shape=(2, 5)))], ["y"], num_heads=2)
-case("mha_lengths", "MultiHeadAttention", [q, k, v, None, ("m", i(4, 2))], ["y"], num_heads=2)
+k3, v3 = ("k", f(2, 3, 8)), ("v", f(2, 3, 6))
+case("mha_mask", "MultiHeadAttention", [q, k3, v3, None, ("m", i(1, 1, 0, 1, 0, 1, shape=(2, 3)))], ["y"], num_heads=2)
+case("mha_lengths", "MultiHeadAttention", [q, k3, v3, None, ("m", i(3, 2))], ["y"], num_heads=2)
 case("mha_scores", "MultiHeadAttention", [q, k, v, None, None, ("s", f(2, 2, 3, 5))], ["y"], num_heads=2)
 case("mha_causal", "MultiHeadAttention", [("q", f(2, 4, 8)), ("k", f(2, 4, 8)), ("v", f(2, 4, 8))], ["y"], num_heads=2, unidirectional=1)
 case("mha_cross", "MultiHeadAttention", [q, ("k", f(2, 2, 5, 4)), ("v", f(2, 2, 5, 4))], ["y"], num_heads=2)
@@ -139,7 +143,6 @@ gqa_caches = [("cos", np.cos(wide)), ("sin", np.sin(wide))]  # of 16, a multiple
 gqa = "GroupQueryAttention"
 case("gqa", gqa, [gq, gk, gv, None, None, full, total], ["y", "pk", "pv"], ("total",), **g)
 case("gqa_scale", gqa, [gq, gk, gv, None, None, full, total], ["y", "pk", "pv"], ("total",), scale=0.2, **g)
-case("gqa_window", gqa, [gq, gk, gv, None, None, full, total], ["y", "pk", "pv"], ("total",), local_window_size=2, **g)
 case("gqa_rotary", gqa, [gq, gk, gv, None, None, full, total, *gqa_caches], ["y", "pk", "pv"], ("total",), do_rotary=1, **g)
 case("gqa_rotary_interleaved", gqa, [gq, gk, gv, None, None, full, total, *gqa_caches], ["y", "pk", "pv"], ("total",), do_rotary=1,
      rotary_interleaved=1, **g)

@@ -42,7 +42,8 @@ def case(name, op, inputs, fn, opset=18, given=None, fixed=(), text=None, symbol
     inputs = [None if a is None else np.asarray(a, np.float64 if np.asarray(a).dtype == np.float64 else None) for a in inputs]
     names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
     constant = [a is not None and (a.dtype != np.float64 or i in fixed) for i, a in enumerate(inputs)]
-    formal = ", ".join(f"{KIND[a.dtype.name]}[{','.join('N' if (i, k) in symbolic else str(d) for k, d in enumerate(a.shape))}] {n}"
+    extents = lambda i, a: "[" + ",".join("N" if (i, k) in symbolic else str(d) for k, d in enumerate(a.shape)) + "]" if a.ndim else ""
+    formal = ", ".join(f"{KIND[a.dtype.name]}{extents(i, a)} {n}"
                        for i, (n, a) in enumerate(zip(names, inputs)) if a is not None and not constant[i])
     head, _, attrs = (op or "").partition(" ")
     while names and not names[-1]:
@@ -138,7 +139,7 @@ case("row02_pad_reflect_axes", "Pad <mode=\"reflect\">", [x, ints(2, 1), None, i
 
 # --- row 3: scatters -------------------------------------------------------------------------------------
 data, updates = np.array([[1.0, 2, 3], [4, 5, 6]]), np.array([[7.0, -1], [5, 6]])
-idx = np.array([[0, 2], [1, -2]])
+idx = np.array([[0, 2], [1, -3]])
 same = np.array([[1, 1], [0, 0]])
 NAMES = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 case("row03_scatter_elements_none", "ScatterElements <axis=1>", [data, idx, updates], lambda d, i, u: d.scatter(1, i % 3, u))
@@ -188,7 +189,7 @@ for form, lo, hi in (("bounds", -1.0, 1.0), ("crossed", 1.0, -1.0), ("equal", 1.
     case(f"row06_clip_{form}", "Clip", [x, np.float64(lo), np.float64(hi)], lambda t, a, c: torch.clamp(t, a, c))
 case("row06_clip_min_only", "Clip", [x, np.float64(0.0)], lambda t, a: torch.clamp(t, min=a))
 case("row06_clip_max_only", "Clip", [x, None, np.float64(0.0)], lambda t, a, c: torch.clamp(t, max=c))
-case("row06_clip_attributes", "Clip <min=-1.0, max=1.0>", [x], lambda t: torch.clamp(t, -1, 1), 6)
+case("row06_clip_attributes", "Clip <min=-1.0, max=1.0>", [x], lambda t: torch.clamp(t, -1, 1), 10)
 case("row06_clip_none", "Clip", [x], lambda t: t * 1)
 
 # --- row 8: Concat over an axis that is open in the file -----------------------------------------------------
@@ -269,7 +270,7 @@ for form, attrs, kw in RESIZE:
         case(f"row21_resize_{form}_{size[0]}x{size[1]}", f"Resize <{attrs}>", [x, None, None, ints(1, 2, *size)],
              lambda t, a, s, z: F.interpolate(t, size=size, **kw))
 for mode, torch_mode in (("linear", "bilinear"),):
-    case(f"row21_resize_{mode}_antialias", f'Resize <mode="{mode}", antialias=1>', [r(1, 1, 6, 6), None, None, ints(1, 1, 2, 3)],
+    case(f"row21_resize_{mode}_antialias", f'Resize <mode="{mode}", antialias=1, exclude_outside=1>', [r(1, 1, 6, 6), None, None, ints(1, 1, 2, 3)],
          lambda t, a, s, z: F.interpolate(t, size=(2, 3), mode=torch_mode, antialias=True))
 
 # --- row 22: ties, kinks, untaken branches ------------------------------------------------------------------
@@ -318,7 +319,7 @@ x = np.array([1.5, -2.5, 0.0])
 case("row24_cast_through_int", None, [x], lambda t: t * t.detach().trunc(), text="i = Cast<to=7>(x0) f = Cast<to=11>(i) y = Mul(x0, f)")
 case("row24_cast_through_bool", None, [x], lambda t: t * (t.detach() != 0), text="i = Cast<to=9>(x0) f = Cast<to=11>(i) y = Mul(x0, f)")
 case("row24_cast_only", None, [x], lambda t: t.detach().trunc() + t * 0, text="i = Cast<to=7>(x0) f = Cast<to=11>(i) z = Sub(x0, x0) y = Add(f, z)")
-case("row24_cast_float", None, [np.array([1.5, -2.5])], lambda t: t * 1, text="h = Cast<to=1>(x0) y = Cast<to=11>(h)")
+case("row24_cast_float", None, [np.array([1.5, -2.5])], lambda t: t.float().double(), text="h = Cast<to=1>(x0) y = Cast<to=11>(h)")
 case("row25_reshape_zero_minus_one", "Reshape", [r(2, 3, 4), ints(0, -1)], lambda t, s: t.reshape(2, -1))
 case("row25_reshape_from_shape", None, [r(2, 3, 4), ints(0), ints(-1)], lambda t, z, m: t.reshape(2, 12),
      text="s = Shape(x0) b = Gather(s, x1) t = Concat<axis=0>(b, x2) y = Reshape(x0, t)", symbolic={(0, 0)})
