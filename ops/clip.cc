@@ -1,8 +1,9 @@
 // Clip: y = min(max(x, low), high). The bounds are scalar inputs, or attributes min and max of the
 // opsets before 11; an absent bound does not bind.
 //
-// Gradients as torch.clamp: to x, dy where low <= x <= high (bounds included), else 0; to low, dy
-// where x < low and low < high; to high, dy where x > high or high < low.
+// Gradients as torch.clamp of PyTorch 2.15. Fixed bounds are numbers to it: dx is dy strictly
+// between them, else 0. Bounds that are computed or trained are tensors to it, as min(max(x, low),
+// high): at a tie each side gets half.
 #include "ops/common/elementwise.h"
 
 namespace ortrain::ops {
@@ -17,27 +18,48 @@ Expr bound(Context& c, int input, const char* attr) {
   return {};
 }
 
+// A bound that nothing changes while training: a number, for torch.clamp.
+bool fixed(Grad& g, int i) {
+  if (!g.has_x(i)) return true;
+  const Graph& graph = g.b.graph();
+  const ValueId v = g.node().inputs[static_cast<size_t>(i)];
+  if (graph.value(v).source == Source::kConst) return true;
+  const auto it = graph.params.find(v);
+  return graph.value(v).source == Source::kParam && it != graph.params.end() &&
+         !it->second.trainable;
+}
+
+// dy where a > b, half of it where they are equal, else 0.
+Expr share(Builder& b, Expr dy, Expr x, Expr y) {
+  const Expr zero = b.scalar(dy.dtype(), 0);
+  return b.where(b.op("Greater", {x, y}), dy, b.where(b.op("Equal", {x, y}), 0.5 * dy, zero));
+}
+
 Expr x_grad(Grad& g) {
-  const Expr low = bound(g, 1, "min"), high = bound(g, 2, "max");
-  Expr inside;
-  if (low) inside = g.b.op("GreaterOrEqual", {g.x(0), low});
-  if (high) {
-    const Expr below = g.b.op("LessOrEqual", {g.x(0), high});
-    inside = inside ? g.b.op("And", {inside, below}) : below;
+  const Expr x = g.x(0), low = bound(g, 1, "min"), high = bound(g, 2, "max");
+  if (fixed(g, 1) && fixed(g, 2)) {
+    Expr inside;
+    if (low) inside = g.b.op("Greater", {x, low});
+    if (high) {
+      const Expr below = g.b.op("Less", {x, high});
+      inside = inside ? g.b.op("And", {inside, below}) : below;
+    }
+    return inside ? g.b.where(inside, g.dy(), g.b.scalar(x.dtype(), 0)) : g.dy();
   }
-  return inside ? g.b.where(inside, g.dy(), g.b.scalar(g.x(0).dtype(), 0)) : g.dy();
+  Expr dx = g.dy();
+  if (high) dx = share(g.b, dx, high, low ? g.b.op("Max", {x, low}) : x);
+  if (low) dx = share(g.b, dx, x, low);
+  return dx;
 }
 Expr low_grad(Grad& g) {
-  const Expr low = g.x(1), high = bound(g, 2, "max");
-  Expr taken = g.b.op("Less", {g.x(0), low});
-  if (high) taken = g.b.op("And", {taken, g.b.op("Less", {low, high})});
-  return g.b.where(taken, g.dy(), g.b.scalar(low.dtype(), 0));
+  const Expr x = g.x(0), low = g.x(1), high = bound(g, 2, "max");
+  Expr dx = g.dy();
+  if (high) dx = share(g.b, dx, high, g.b.op("Max", {x, low}));
+  return share(g.b, dx, low, x);
 }
 Expr high_grad(Grad& g) {
-  const Expr low = bound(g, 1, "min"), high = g.x(2);
-  Expr taken = g.b.op("Greater", {g.x(0), high});
-  if (low) taken = g.b.op("Or", {taken, g.b.op("Less", {high, low})});
-  return g.b.where(taken, g.dy(), g.b.scalar(high.dtype(), 0));
+  const Expr x = g.x(0), low = bound(g, 1, "min");
+  return share(g.b, g.dy(), low ? g.b.op("Max", {x, low}) : x, g.x(2));
 }
 
 std::vector<Expr> clip_parts(Decompose& d) {
@@ -71,7 +93,9 @@ OpDef clip_op() {
                    {.in = {x}, .attrs = {{"min", -1.0}, {"max", 1.0}}},
                    {.in = {x}, .attrs = {{"max", 0.5}}},
                    {.in = {f({0, 3}), at(0), at(6)}}},
-      .note = "the gradient passes at the bounds themselves",
+      .note =
+          "at a bound: no gradient to x when bounds are fixed, half to each side when they are not "
+          "(PyTorch)",
   };
 }
 

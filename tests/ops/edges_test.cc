@@ -83,6 +83,8 @@ Graph typed(const OnnxFile& file, const Case& c) {
     g.set_source(v, Source::kParam);
     g.set_tensor(v, t.clone());
   }
+  for (ValueId v : g.sources(Source::kParam))  // initializers
+    if (!c.in.contains(g.value(v).name)) g.set_source(v, Source::kConst);
   for (NodeId n : g.topo()) {
     g.infer(n);
     const std::vector<ValueId> outputs = g.node(n).outputs;

@@ -70,18 +70,6 @@ TEST(TorchEdges, PowAtZero) {
   EXPECT_TRUE(std::isnan(gradient("Pow", {{{1}, {-2}}, {{1}, {2}}}, 1)[0]));
 }
 
-TEST(TorchEdges, ClipBounds) {
-  const std::vector<Input> in{{{5}, {-2, -1, 0, 1, 2}}, {{}, {-1}}, {{}, {1}}};
-  EXPECT_EQ(gradient("Clip", in, 0), (V{0, 1, 1, 1, 0}));
-  EXPECT_EQ(gradient("Clip", in, 1), (V{1}));
-  EXPECT_EQ(gradient("Clip", in, 2), (V{1}));
-  // min above max: the result is max everywhere, and so is the gradient.
-  const std::vector<Input> crossed{{{3}, {-2, 0, 2}}, {{}, {1}}, {{}, {-1}}};
-  EXPECT_EQ(gradient("Clip", crossed, 0), (V{0, 0, 0}));
-  EXPECT_EQ(gradient("Clip", crossed, 1), (V{0}));
-  EXPECT_EQ(gradient("Clip", crossed, 2), (V{3}));
-}
-
 TEST(TorchEdges, TiesOfMaxAndMin) {
   const std::vector<Input> in{{{3}, {1, 2, 5}}, {{3}, {1, 3, 4}}};
   EXPECT_EQ(gradient("Max", in, 0), (V{0.5, 0, 1}));

@@ -187,6 +187,7 @@ case("row05_layer_norm_constant_row", "LayerNormalization", [np.ones((2, 4)), w,
 x = np.array([-2.0, -1, 0, 1, 2])
 for form, lo, hi in (("bounds", -1.0, 1.0), ("crossed", 1.0, -1.0), ("equal", 1.0, 1.0)):
     case(f"row06_clip_{form}", "Clip", [x, np.float64(lo), np.float64(hi)], lambda t, a, c: torch.clamp(t, a, c))
+    case(f"row06_clip_{form}_fixed", "Clip", [x, np.float64(lo), np.float64(hi)], lambda t, a, c: torch.clamp(t, a.item(), c.item()), fixed=(1, 2))
 case("row06_clip_min_only", "Clip", [x, np.float64(0.0)], lambda t, a: torch.clamp(t, min=a))
 case("row06_clip_max_only", "Clip", [x, None, np.float64(0.0)], lambda t, a, c: torch.clamp(t, max=c))
 case("row06_clip_attributes", "Clip <min=-1.0, max=1.0>", [x], lambda t: torch.clamp(t, -1, 1), 10)
