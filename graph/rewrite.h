@@ -57,11 +57,12 @@ void decompose_node(Graph& g, NodeId n, std::string_view why);
 
 // --- rules of fuse_forward, one file each
 // --------------------------------------------------------------------------------
-int fuse_split(Graph&, PassContext&);       // passes/fuse_split.cc
-int fuse_gelu(Graph&, PassContext&);        // passes/fuse_gelu.cc
-int fuse_norm(Graph&, PassContext&);        // passes/fuse_norm.cc
-int fuse_attention(Graph&, PassContext&);   // passes/fuse_attention.cc
-int fuse_linear(Graph&, PassContext&);      // passes/fuse_linear.cc
-int fuse_batch_norm(Graph&, PassContext&);  // passes/fuse_batch_norm.cc
+int fuse_split(Graph&, PassContext&);        // passes/fuse_split.cc
+int fuse_gelu(Graph&, PassContext&);         // passes/fuse_gelu.cc
+int fuse_norm(Graph&, PassContext&);         // passes/fuse_norm.cc
+int fuse_attention(Graph&, PassContext&);    // passes/fuse_attention.cc
+int fuse_linear(Graph&, PassContext&);       // passes/fuse_linear.cc
+int fuse_batch_norm(Graph&, PassContext&);   // passes/fuse_batch_norm.cc
+int fuse_log_softmax(Graph&, PassContext&);  // passes/fuse_log_softmax.cc
 
 }  // namespace ortrain

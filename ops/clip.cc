@@ -29,37 +29,47 @@ bool fixed(Grad& g, int i) {
          !it->second.trainable;
 }
 
-// dy where a > b, half of it where they are equal, else 0.
-Expr share(Builder& b, Expr dy, Expr x, Expr y) {
+// dy where `taken`, half of it where `tied`, else 0.
+Expr share(Builder& b, Expr dy, Expr taken, Expr tied) {
   const Expr zero = b.scalar(dy.dtype(), 0);
-  return b.where(b.op("Greater", {x, y}), dy, b.where(b.op("Equal", {x, y}), 0.5 * dy, zero));
+  return b.where(taken, dy, b.where(tied, 0.5 * dy, zero));
+}
+Expr both(Builder& b, Expr p, Expr q) { return p && q ? b.op("And", {p, q}) : p ? p : q; }
+
+// low and high, where present: low < high.
+Expr ordered(Grad& g, Expr low, Expr high) {
+  return low && high ? g.b.op("Less", {low, high}) : Expr();
 }
 
 Expr x_grad(Grad& g) {
+  Builder& b = g.b;
   const Expr x = g.x(0), low = bound(g, 1, "min"), high = bound(g, 2, "max");
-  if (fixed(g, 1) && fixed(g, 2)) {
-    Expr inside;
-    if (low) inside = g.b.op("Greater", {x, low});
-    if (high) {
-      const Expr below = g.b.op("Less", {x, high});
-      inside = inside ? g.b.op("And", {inside, below}) : below;
-    }
-    return inside ? g.b.where(inside, g.dy(), g.b.scalar(x.dtype(), 0)) : g.dy();
+  if (!low && !high) return g.dy();
+  Expr inside, tied;
+  if (low) inside = b.op("Greater", {x, low});
+  if (high) inside = both(b, inside, b.op("Less", {x, high}));
+  if (fixed(g, 1) && fixed(g, 2)) return b.where(inside, g.dy(), b.scalar(x.dtype(), 0));
+  if (low) tied = b.op("Equal", {x, low});
+  if (high) {
+    const Expr at_high = b.op("Equal", {x, high});
+    if (low) inside = b.op("Or", {inside, b.op("And", {tied, at_high})});
+    tied = low ? b.op("Or", {tied, at_high}) : at_high;
   }
-  Expr dx = g.dy();
-  if (high) dx = share(g.b, dx, high, low ? g.b.op("Max", {x, low}) : x);
-  if (low) dx = share(g.b, dx, x, low);
-  return dx;
+  return share(b, g.dy(), inside, both(b, tied, ordered(g, low, high)));
 }
 Expr low_grad(Grad& g) {
+  Builder& b = g.b;
   const Expr x = g.x(0), low = g.x(1), high = bound(g, 2, "max");
-  Expr dx = g.dy();
-  if (high) dx = share(g.b, dx, high, g.b.op("Max", {x, low}));
-  return share(g.b, dx, low, x);
+  const Expr valid = high ? b.op("LessOrEqual", {low, high}) : Expr();
+  return share(b, g.dy(), both(b, b.op("Less", {x, low}), valid),
+               both(b, b.op("Equal", {x, low}), ordered(g, low, high)));
 }
 Expr high_grad(Grad& g) {
-  const Expr x = g.x(0), low = bound(g, 1, "min");
-  return share(g.b, g.dy(), low ? g.b.op("Max", {x, low}) : x, g.x(2));
+  Builder& b = g.b;
+  const Expr x = g.x(0), low = bound(g, 1, "min"), high = g.x(2);
+  Expr taken = b.op("Greater", {x, high});
+  if (low) taken = b.op("Or", {taken, b.op("Less", {high, low})});
+  return share(b, g.dy(), taken, both(b, b.op("Equal", {x, high}), ordered(g, low, high)));
 }
 
 std::vector<Expr> clip_parts(Decompose& d) {

@@ -14,8 +14,13 @@ struct NamedRule {
 
 // Declared in rewrite.h, one file each: {"attention", fuse_attention}, ...
 const std::vector<NamedRule> kRules = {
-    {"split", fuse_split}, {"attention", fuse_attention}, {"norm", fuse_norm},
-    {"gelu", fuse_gelu},   {"linear", fuse_linear},       {"batch_norm", fuse_batch_norm},
+    {"split", fuse_split},
+    {"attention", fuse_attention},
+    {"norm", fuse_norm},
+    {"gelu", fuse_gelu},
+    {"linear", fuse_linear},
+    {"batch_norm", fuse_batch_norm},
+    {"log_softmax", fuse_log_softmax},
 };
 
 }  // namespace

@@ -17,6 +17,9 @@
 #include "importers/onnx.h"
 #include "ortrain_test_paths.h"
 #include "runtime/data/npz.h"
+#include "runtime/evaluate.h"
+#include "runtime/executor.h"
+#include "runtime/plan.h"
 #include "tests/ops/interpreter.h"
 
 namespace ortrain::test {
@@ -170,6 +173,35 @@ int nodes_of_gradient(const std::vector<int>& wanted_inputs) {
   for (int i : wanted_inputs) wanted.push_back(i);
   for (ValueId v : differentiate(g, g.outputs()[0], wanted)) g.add_output(v, "g");
   return static_cast<int>(g.topo().size());
+}
+
+// Softmax, Log, Mul with logits 250 apart: the probability is 0 in f32.
+TEST(Row27, SpelledOutCrossEntropyIsFinite) {
+  const Graph g = parse_graph(
+      "input %0:f32[2,2] \"x\"\ninput %1:f32[2,3] \"target\"\n"
+      "param %2:f32[2,3] \"w\" = {250, 0, -20, 3, 1, 0.5}\n"
+      "%3 = MatMul(%0, %2) #logits\n%4 = Softmax(%3) {axis=-1} #p\n%5 = Log(%4) #log\n"
+      "%6 = Mul(%5, %1) #picked\n%7 = ReduceSum(%6) {keepdims=0} #sum\n%8 = Neg(%7) #loss\n"
+      "output %8 \"loss\"\n",
+      all_ops());
+  StepSpec spec;
+  spec.mode = Mode::kGrads;
+  CompileResult compiled = compile(g, spec, {.evaluate = make_evaluator()});
+  ParamStore store;
+  const Plan plan = make_plan(compiled.graph, store, {});
+  Arena arena;
+  arena.reserve(plan.arena_bytes);
+  arena.allocate();
+  Executor executor(plan, arena);
+  const HostTensor x = HostTensor::of<float>({2, 2}, {1, 0, 1, 1}),
+                   target = HostTensor::of<float>({2, 3}, {0, 1, 0, 0, 0, 1});
+  std::vector<const void*> inputs;
+  for (const PlanTensor& t : plan.inputs) inputs.push_back(t.name == "x" ? x.raw() : target.raw());
+  executor.run(inputs);
+  EXPECT_NEAR(executor.output(plan.output("loss")).as_double(0), 250 + 272.5, 1e-3);
+  const HostTensor dw = executor.output(plan.output("grad/w")).clone();
+  const double want[6] = {2, -1, -1, 1, 0, -1};  // x^T (softmax - target)
+  for (int i = 0; i < 6; ++i) EXPECT_NEAR(dw.as_double(i), want[i], 1e-6) << i;
 }
 
 TEST(Row07, DivComputesOnlyTheGradientsAskedFor) {
