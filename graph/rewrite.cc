@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "graph/structure.h"
 
 namespace ortrain {
 
@@ -67,6 +68,10 @@ bool single_use(const Graph& g, ValueId v) {
 }
 
 ValueId input(const Node& n, size_t i) { return i < n.inputs.size() ? n.inputs[i] : kNone; }
+
+bool free_view(const Graph& g, const Node& n) {
+  return n.op->view && (n.op->name != kGateOp || g.stage >= Stage::kDifferentiated);
+}
 
 namespace {
 

@@ -36,6 +36,9 @@ bool is_graph_result(const Graph& g, ValueId v);  // an output of the graph, or 
 // Exactly one use in all, graph results included: what a fusion may swallow.
 bool single_use(const Graph& g, ValueId v);
 ValueId input(const Node& n, size_t i);  // kNone beyond the list
+// A view that may be dropped, merged or moved. A Gate (structure.h) may not before the gradients
+// are taken: its formula is more than a view's.
+bool free_view(const Graph& g, const Node& n);
 
 // --- folding
 // --------------------------------------------------------------------------------------------

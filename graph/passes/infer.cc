@@ -1,10 +1,10 @@
-// infer: dtype and shape of every value, in one topological walk. Shape chains and constant
-// subgraphs become constants on the way; parameters never melt into them. Later passes may trust
-// every type.
+// infer: dtype and shape of every value that the outputs need, in one walk (unroll.h), producers
+// first. Shape chains and constant subgraphs become constants on the way, parameters never melt
+// into them; branches, loops and sequences dissolve. Later passes may trust every type.
 #include "graph/autodiff.h"
 #include "graph/error.h"
 #include "graph/passes/passes.h"
-#include "graph/rewrite.h"
+#include "graph/passes/unroll.h"
 #include "graph/trainable.h"
 
 namespace ortrain {
@@ -55,15 +55,11 @@ void pass_infer(Graph& g, PassContext& ctx) {
   if (ctx.spec.mode == Mode::kTrain || ctx.spec.mode == Mode::kGrads)
     if (std::string frozen = integer_weights(g); !frozen.empty())
       ctx.messages.push_back(std::move(frozen));
-  int folded = 0, typed = 0;
-  for (NodeId n : g.topo()) {
-    g.infer(n);
-    ++typed;
-    folded += try_fold(g, n, ctx.evaluate);
-  }
-  g.erase_dead();
+  Unroll walk(g, ctx);
+  walk.run();
   g.stage = Stage::kInferred;
-  ctx.did = cat(typed, " nodes typed, ", folded, " folded into constants");
+  ctx.did = cat(walk.typed, " nodes typed, ", walk.folded, " folded into constants");
+  if (walk.dissolved) ctx.did += cat(", ", walk.dissolved, " of control flow dissolved");
 }
 
 }  // namespace ortrain

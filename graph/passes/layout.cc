@@ -59,7 +59,7 @@ class ChannelsLast {
         convert(n);
       else if (x.op->ew != Ew::kNone)
         follow_elementwise(n);
-      else if (x.op->view)
+      else if (free_view(g_, x))
         follow_view(n);
     }
     return converted_;

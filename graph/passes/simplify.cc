@@ -64,7 +64,7 @@ class Simplifier {
       return;
     }
     if (x.outputs.size() > 1) return;
-    if (x.op->view && view(n)) return;
+    if (free_view(g_, x) && view(n)) return;
     if (x.op->name == "Expand" && same_type(x.outputs[0], x.inputs[0]) && replace(n, x.inputs[0]))
       return;
     if (x.op->name == "Transpose" && transpose(n)) return;
@@ -77,7 +77,7 @@ class Simplifier {
     if (same_type(x.inputs[0], x.outputs[0])) return replace(n, x.inputs[0]);
     const Node* inner = producer(g_, x.inputs[0]);
     if (inner && inner->op->name == "Transpose") return batched_transpose(n, *inner);
-    if (!inner || !inner->op->view || inner->outputs.size() != 1) return false;
+    if (!inner || !free_view(g_, *inner) || inner->outputs.size() != 1) return false;
     const ValueId source = inner->inputs[0];
     if (g_.value(source).dtype != g_.value(x.outputs[0]).dtype) return false;
     if (same_type(source, x.outputs[0])) return replace(n, source);
@@ -90,7 +90,7 @@ class Simplifier {
   // [a,b,m,n] viewed as [a*b,m,n], transposed behind axis 0, viewed as [a,b,n,m]: one Transpose.
   bool batched_transpose(NodeId n, const Node& t) {
     const Node* merge = producer(g_, t.inputs[0]);
-    if (!merge || !merge->op->view || merge->outputs.size() != 1) return false;
+    if (!merge || !free_view(g_, *merge) || merge->outputs.size() != 1) return false;
     const ValueId source = merge->inputs[0], y = g_.node(n).outputs[0];
     const Shape from = g_.value(source).shape, mid = g_.value(t.inputs[0]).shape,
                 to = g_.value(y).shape;

@@ -26,10 +26,10 @@ TEST(Infer, ShapeChainsAndConstantsFoldParametersDoNot) {
             "graph \"\" inferred\n"
             "input %0:f32[2,3] \"x\"\n"
             "param %1:f32[3] \"w\" = {1.0, 2.0, 3.0}\n"
-            "const %2:i64[2] = {2, 3}\n"
-            "const %3:f32[] = {2.5}\n"
-            "%4:f32[3] = Mul(%1, %3) #scaled\n"
-            "%5:f32[2,3] = Expand(%4, %2) #expand\n"
+            "const %2:f32[] = {2.5}\n"
+            "const %3:i64[2] = {2, 3}\n"
+            "%4:f32[3] = Mul(%1, %2) #scaled\n"
+            "%5:f32[2,3] = Expand(%4, %3) #expand\n"
             "output %5 \"y\"\n");
 }
 
