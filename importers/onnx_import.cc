@@ -6,6 +6,7 @@
 #include <queue>
 
 #include "graph/error.h"
+#include "graph/structure.h"
 
 namespace ortrain {
 namespace {
@@ -138,7 +139,10 @@ void Importer::add_inputs(Scope& s) {
       continue;
     }
     if (!input.type().has_tensor_type()) {
-      define(s, name, unusable("input '" + name + "' is not a tensor"));
+      define(s, name,
+             unusable(cat("input '", name,
+                          "' is not a tensor; sequences and optionals can be built "
+                          "inside the model only")));
       continue;
     }
     const auto& type = input.type().tensor_type();
@@ -308,10 +312,10 @@ void Importer::add_node(const onnx::NodeProto& p, int index, Scope& s) {
   if (const auto* f = find_function(p); f && !(ops_.find(op) && op == p.op_type()))
     return inline_function(p, *f, origin, s);
   if (op == "Constant" && add_constant(p, origin, s)) return;
-  if (op == "If") return inline_if(p, origin, s);
+  if (op == "If") return add_if(p, origin, s);
+  if (op == "Loop" || op == "Scan" || op == "SequenceMap") return add_loop(p, origin, s);
   if (op == "Identity" && add_untied(p, s)) return;
   if (op == "ConstantOfShape" && add_filled(p, s)) return;
-  if (add_sequence(p, origin, s)) return;
   add_op(p, origin, s);
 }
 
@@ -326,9 +330,6 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
     }
     const Named n = read(s, name, shown);
     if (n.kind == Named::Kind::kUnusable) problem(reasons_[n.index], origin);
-    if (n.kind == Named::Kind::kSequence)
-      problem(cat(raw.op, " of a sequence: only pieces taken by constant index are supported"),
-              origin);
     fits = fits && n.kind == Named::Kind::kTensor;
     raw.inputs.push_back(n.id);
   }
@@ -345,7 +346,9 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
   };
   for (const auto& a : p.attribute())
     if (a.has_g() || a.graphs_size() > 0) {
-      problem(p.op_type() + ": control flow comes with the operator issue", origin);
+      problem(cat(raw.op, ": attribute '", a.name(), "' is a graph, which only If, Loop, Scan and ",
+                  "SequenceMap have"),
+              origin);
       return poison(p, s);
     }
   const OpDef* def = ops_.find(raw.op);
@@ -381,6 +384,19 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
         [&](size_t i) { return i < raw.inputs.size() && raw.inputs[i] != kNone; }, "inputs");
     count(
         def->outputs, raw.wanted.size(), [](size_t) { return true; }, "outputs");
+  }
+  // A random node of a loop's body draws anew in each iteration, whatever it reads.
+  if (s.token != kNone && (def->random || def->training_policy)) {
+    if (raw.inputs.empty() || raw.inputs[0] == kNone) {
+      problem(raw.op + ": without an input, inside the body of a loop, it is not supported",
+              origin);
+      return poison(p, s);
+    }
+    if (!has_record(kPerIterationOp, origin)) return poison(p, s);
+    raw.inputs[0] = graph
+                        .node(graph.add_node(ops_.get(kPerIterationOp), {raw.inputs[0], s.token},
+                                             {}, 1, origin))
+                        .outputs[0];
   }
   const NodeId n = graph.add_node(*def, raw.inputs, raw.attrs, 0, origin);
   for (int i = 0; i < static_cast<int>(raw.wanted.size()); ++i) {

@@ -1,14 +1,16 @@
 // Importer: ModelProto (the skeleton of onnx_index.h) -> Graph. Internal to importers/.
 //
 // Names are resolved here and nowhere later. Functions and branches with a known condition are
-// inlined; sequences that are split or built and then indexed by constants become slices. Problems
-// are collected over the whole model and thrown as one Error(kUnsupported).
+// inlined; other bodies lie flat in the graph (graph/structure.h), their tensors are parameters
+// like others. Problems are collected over the whole model and thrown as one Error(kUnsupported);
+// those of a branch that may not be taken are told when it is.
 #pragma once
 
 #include <onnx/onnx-ml.pb.h>
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -53,20 +55,11 @@ class Importer {
     enum class Kind : uint8_t {
       kTensor,
       kPoison,    // its producer had a problem that is already listed
-      kSequence,  // index into sequences_
       kUnusable,  // index into reasons_: a problem only if something reads it
     };
     Kind kind = Kind::kTensor;
     ValueId id = kNone;
     size_t index = 0;
-  };
-  // A sequence known now: pieces of one value along an axis, or listed values.
-  struct Sequence {
-    ValueId x = kNone;           // the value that is split; kNone = `items`
-    std::vector<int64_t> sizes;  // of the pieces; empty: all have `piece`
-    int64_t piece = 1, axis = 0;
-    bool squeeze = false;
-    std::vector<ValueId> items;
   };
   // Names visible in a graph, a branch or a function body.
   struct Scope {
@@ -77,6 +70,7 @@ class Importer {
     const std::map<std::string, int>* opsets = nullptr;
     std::map<std::string, const onnx::AttributeProto*> attributes;  // of a function call
     int depth = 0;
+    ValueId token = kNone;  // of the innermost loop body around
     std::unordered_map<std::string, Named> names;
     bool is_main() const { return depth == 0; }
   };
@@ -119,15 +113,23 @@ class Importer {
   bool read_attributes(const onnx::NodeProto& p, const std::string& origin, const Scope& s,
                        Attrs& out);
 
-  // onnx_inline.cc: functions, branches, sequences
+  // onnx_inline.cc: functions, branches, loops
   const onnx::FunctionProto* find_function(const onnx::NodeProto& p) const;
   void inline_function(const onnx::NodeProto& p, const onnx::FunctionProto& f,
                        const std::string& origin, Scope& s);
-  void inline_if(const onnx::NodeProto& p, const std::string& origin, Scope& s);
-  bool add_sequence(const onnx::NodeProto& p, const std::string& origin, Scope& s);
-  ValueId sequence_item(const Sequence& q, int64_t index, const std::string& origin);
-  ValueId add_plain(std::string_view op, std::vector<ValueId> inputs, Attrs attrs,
-                    const std::string& origin);
+  void add_if(const onnx::NodeProto& p, const std::string& origin, Scope& s);
+  void add_loop(const onnx::NodeProto& p, const std::string& origin, Scope& s);
+  const onnx::GraphProto* body_graph(const onnx::NodeProto& p, const char* name,
+                                     const std::string& shown) const;
+  std::optional<std::vector<ValueId>> read_inputs(const onnx::NodeProto& p,
+                                                  const std::string& origin, Scope& s);
+  std::optional<std::vector<ValueId>> add_body(const onnx::GraphProto& g, Scope& body,
+                                               const std::string& origin, const std::string& shown);
+  std::vector<ValueId> add_branch(const onnx::GraphProto& g, const std::string& origin,
+                                  const std::string& shown, Scope& s);
+  Scope inner_scope(const Scope& s, const std::string& origin) const;
+  void define_outputs(const onnx::NodeProto& p, NodeId n, Scope& s);
+  bool has_record(const char* op, const std::string& origin);
 
   const onnx::ModelProto& model_;
   const FileIndex& index_;
@@ -143,7 +145,6 @@ class Importer {
   std::unordered_map<std::string, int> weight_reads_;  // of them, where a record has a weight
   int64_t filled_ = 0;                                 // elements of filled weights so far
   std::set<std::string> output_names_, source_names_;
-  std::vector<Sequence> sequences_;
   std::vector<std::string> reasons_;
   std::vector<std::string> untied_;
   std::vector<StateUse> state_uses_;

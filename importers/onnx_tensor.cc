@@ -282,14 +282,18 @@ HostTensor read_tensor(const onnx::TensorProto& t, const TensorSite& site, const
   return from_typed(h.dtype, h.dims, h.count, site, file, label);
 }
 
+HostTensor read_tensor_bytes(std::span<const std::byte> bytes, const std::string& folder) {
+  const FileIndex index = index_file(bytes, RootKind::kTensor, 16);
+  onnx::TensorProto header;
+  if (!header.ParseFromString(index.skeleton)) fail(ErrorCode::kModel, "not a TensorProto");
+  DataFiles files(folder);
+  return read_tensor(header, index.tensors.at(0), {bytes, nullptr}, files).clone();
+}
+
 HostTensor read_tensor_file(const std::string& path) {
   const MappedFile mapping(path);
   try {
-    const FileIndex index = index_file(mapping.bytes(), RootKind::kTensor, 16);
-    onnx::TensorProto header;
-    if (!header.ParseFromString(index.skeleton)) fail(ErrorCode::kModel, "not a TensorProto");
-    DataFiles files(folder_of(path));
-    return read_tensor(header, index.tensors.at(0), {mapping.bytes(), nullptr}, files).clone();
+    return read_tensor_bytes(mapping.bytes(), folder_of(path));
   } catch (const Error& e) {
     throw e.within(path);
   }

@@ -64,7 +64,9 @@ std::optional<ExternalData> external_data(const onnx::TensorProto& header, DataF
 HostTensor read_tensor(const onnx::TensorProto& header, const TensorSite& site,
                        const FileBytes& file, DataFiles& external);
 
-// A TensorProto stored as a file of its own (input_0.pb of the ONNX node tests).
+// A serialized TensorProto, and one stored as a file of its own (input_0.pb of the ONNX node
+// tests).
+HostTensor read_tensor_bytes(std::span<const std::byte> bytes, const std::string& folder);
 HostTensor read_tensor_file(const std::string& path);
 // A serialized TensorProto with raw data.
 std::string write_tensor(const std::string& name, const HostTensor& tensor);

@@ -198,6 +198,9 @@ bool Importer::read_attributes(const onnx::NodeProto& p, const std::string& orig
       }
       case Attribute::SPARSE_TENSOR:
       case Attribute::SPARSE_TENSORS: refuse("sparse tensors are not supported"); break;
+      case Attribute::TYPE_PROTO:
+        if (p.op_type() != "Optional") refuse("attribute '" + name + "' is a type");
+        break;
       default: refuse(cat("attribute '", name, "' has a type that is not supported"));
     }
   }

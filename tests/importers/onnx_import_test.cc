@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/error.h"
+#include "graph/structure.h"
 #include "tests/importers/onnx_models.h"
 
 namespace ortrain::test {
@@ -166,7 +167,7 @@ TEST(Import, AllProblemsAtOnce) {
   EXPECT_THAT(e, HasSubstr("'foo1', 'foo2'"));
   EXPECT_THAT(e, HasSubstr("nearest: "));
   EXPECT_THAT(e, HasSubstr("Bar (domain my.domain, opset 1)"));
-  EXPECT_THAT(e, HasSubstr("Loop: control flow comes with the operator issue; at 'loop'"));
+  EXPECT_THAT(e, HasSubstr("Loop (domain ai.onnx): no such operator in ortrain; at 'loop'"));
   EXPECT_THAT(e, HasSubstr("COMPLEX64 is not supported; at 'cast'"));
   EXPECT_THAT(e, Not(HasSubstr("Relu")));
 }
@@ -476,37 +477,86 @@ TEST(Import, IfWithAKnownConditionTakesItsBranch) {
   };
   EXPECT_EQ(first(0), 1);
   EXPECT_EQ(first(1), 8);
-  g.mutable_node(0)->set_input(0, "x");
-  EXPECT_THAT(import_error(m, ops), HasSubstr("If on data: control flow"));
 }
 
-TEST(Import, SequencesTakenByConstantIndexBecomeSlices) {
+// y = If(c) {then: op_then(x, w)} else {op_else(x, w)}, c an input.
+onnx::ModelProto if_on_data(const std::string& op_then, const std::string& op_else) {
   onnx::ModelProto m = empty_model();
   auto& g = *m.mutable_graph();
-  add_input(g, "x", {2, 9});
+  add_input(g, "c", {}, onnx::TensorProto::BOOL);
+  add_input(g, "x", {2});
   add_output(g, "y");
-  *g.add_initializer() = int_tensor("three", {}, {3});
-  *g.add_initializer() = int_tensor("sizes", {3}, {2, 3, 4});
-  *g.add_initializer() = int_tensor("i", {}, {2});
-  *g.add_initializer() = int_tensor("last", {}, {-1});
-  set_int(add_node(g, "SplitToSequence", "s", {"x", "three"}, {"q"}), "axis", 1);
-  set_int(add_node(g, "SplitToSequence", "t", {"x", "sizes"}, {"p"}), "axis", 1);
-  add_node(g, "SequenceAt", "a", {"q", "i"}, {"u"});
-  add_node(g, "SequenceAt", "b", {"p", "last"}, {"v"});
-  add_node(g, "Add", "", {"u", "v"}, {"y"});
+  auto& n = add_node(g, "If", "if", {"c"}, {"y"});
+  for (const char* branch : {"then_branch", "else_branch"}) {
+    auto* a = n.add_attribute();
+    a->set_name(branch);
+    a->set_type(onnx::AttributeProto::GRAPH);
+    auto* b = a->mutable_g();
+    *b->add_initializer() = float_tensor("w", {2}, {1, 2}, true);
+    add_node(*b, branch[0] == 't' ? op_then : op_else, "inner", {"x", "w"}, {"out"});
+    add_output(*b, "out");
+  }
+  return m;
+}
+
+TEST(Import, IfOnDataHoldsBothBranchesAndTheirParameters) {
+  const onnx::ModelProto m = if_on_data("Add", "Mul");
   const OpTable ops = table_for(m);
   const auto file = parse(m, ops);
-  const Graph& r = file->graph();
-  const auto bounds = [&](const std::string& name) {
-    const Node& n = node_of(r, name);
-    EXPECT_EQ(n.op->name, "Slice");
-    return std::vector<int64_t>{r.tensor(n.inputs[1])->as_int(0), r.tensor(n.inputs[2])->as_int(0),
-                                r.tensor(n.inputs[3])->as_int(0)};
-  };
-  EXPECT_EQ(bounds("u"), (std::vector<int64_t>{6, 9, 1}));
-  EXPECT_EQ(bounds("v"), (std::vector<int64_t>{5, 9, 1}));
-  g.mutable_node(4)->set_input(0, "q");
-  EXPECT_THAT(import_error(m, ops), HasSubstr("Add of a sequence"));
+  EXPECT_THAT(print_graph(file->graph()), HasSubstr("%3 \"if/out\" = Add(%1, %2) #if/inner\n"
+                                                    "%5 \"if/out\" = Mul(%1, %4) #if/inner\n"
+                                                    "%6 \"y\" = If(%0, %3, %5) #if\n"));
+  EXPECT_EQ(names_of(file->graph(), Source::kParam), (Names{"if/w", "if/w#2"}));
+}
+
+TEST(Import, WhatABranchLacksIsToldWhenItIsTaken) {
+  const onnx::ModelProto m = if_on_data("Add", "Foo");
+  const OpTable ops = table_of({"If", "Add", kMissingOp});
+  const auto file = parse(m, ops);
+  EXPECT_THAT(print_graph(file->graph()),
+              HasSubstr("ortrain.Missing() {why=\"If 'if': Foo (domain ai.onnx, opset 17): no such "
+                        "operator in ortrain; nearest: "));
+}
+
+TEST(Import, LoopBodiesLieFlatAndTheirParametersAreWrittenBack) {
+  onnx::ModelProto m = empty_model();
+  auto& g = *m.mutable_graph();
+  add_input(g, "x", {2});
+  add_output(g, "y");
+  *g.add_initializer() = int_tensor("m", {}, {3});
+  auto& n = add_node(g, "Loop", "loop", {"m", "", "x"}, {"y", "ys"});
+  auto* a = n.add_attribute();
+  a->set_name("body");
+  a->set_type(onnx::AttributeProto::GRAPH);
+  auto* b = a->mutable_g();
+  for (const char* name : {"i", "c", "v"}) b->add_input()->set_name(name);
+  *b->add_initializer() = float_tensor("w", {2}, {1, 2}, true);
+  add_node(*b, "Mul", "mul", {"v", "w"}, {"next"});
+  add_node(*b, "Add", "add", {"next", "x"}, {"seen"});  // x is of the graph around
+  for (const char* name : {"c", "next", "seen"}) add_output(*b, name);
+  const OpTable ops = table_for(m);
+  const auto file = parse(m, ops);
+  EXPECT_THAT(print_graph(file->graph()),
+              HasSubstr("%2 \"loop/i\", %3 \"loop/c\", %4 \"loop/v\" = ortrain.Body() #loop/body\n"
+                        "%6 \"loop/next\" = Mul(%4, %5) #loop/mul\n"
+                        "%7 \"loop/seen\" = Add(%6, %1) #loop/add\n"
+                        "%8 \"y\", %9 \"ys\" = Loop(%0, _, %1, %2, %3, %6, %7) {token=3} #loop\n"));
+  EXPECT_EQ(names_of(file->graph(), Source::kParam), Names{"loop/w"});
+  TempFolder folder;
+  const HostTensor w = HostTensor::of<float>({2}, {8, 9});
+  file->export_model(folder.path("m.onnx"), [&](const std::string&) { return &w; });
+  onnx::ModelProto got;
+  ASSERT_TRUE(got.ParseFromString(read_file(folder.path("m.onnx"))));
+  float v = 0;
+  std::memcpy(&v, got.graph().node(0).attribute(0).g().initializer(0).raw_data().data(), 4);
+  EXPECT_EQ(v, 8);
+
+  b = m.mutable_graph()->mutable_node(0)->mutable_attribute(0)->mutable_g();
+  b->mutable_output()->RemoveLast();
+  EXPECT_THAT(import_error(m, ops), HasSubstr("Loop 'loop' has 2 outputs, its body gives 2"));
+  b->mutable_input()->RemoveLast();
+  EXPECT_THAT(import_error(m, ops),
+              HasSubstr("Loop 'loop' gives its body 3 values, the body takes 2"));
 }
 
 TEST(Import, HashIsOfTheStructure) {

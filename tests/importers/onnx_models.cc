@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "graph/error.h"
+#include "graph/structure.h"
 
 namespace ortrain::test {
 namespace {
@@ -43,7 +44,7 @@ OpTable table_of(const std::vector<std::string>& names) {
 }
 
 OpTable table_for(const onnx::ModelProto& model) {
-  std::set<std::string> names{"Slice", "Squeeze", "Concat"};  // what sequences become
+  std::set<std::string> names{kBodyOp, kMissingOp, kPerIterationOp};  // what bodies need
   collect(model.graph(), names);
   return table_of({names.begin(), names.end()});
 }
