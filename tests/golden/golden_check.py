@@ -113,14 +113,19 @@ def compare(case_dir, file=None, losses=None, grads=None, params=None):
 
 
 def weights_of(path):
-    """{name: array} of all initializers and Constant nodes of an ONNX file."""
-    graph = onnx.load(path).graph
-    weights = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant":
+    """{name: array} of all initializers and Constant nodes of an ONNX file; in bodies "node/name"."""
+    weights = {}
+
+    def walk(graph, prefix):
+        weights.update({prefix + t.name: numpy_helper.to_array(t) for t in graph.initializer})
+        for node in graph.node:
             for attribute in node.attribute:
-                if attribute.name == "value":
-                    weights[node.output[0]] = numpy_helper.to_array(attribute.t)
+                if node.op_type == "Constant" and attribute.name == "value":
+                    weights[prefix + node.output[0]] = numpy_helper.to_array(attribute.t)
+                elif attribute.type == onnx.AttributeProto.GRAPH:
+                    walk(attribute.g, prefix + node.name + "/")
+
+    walk(onnx.load(path).graph, "")
     return weights
 
 
