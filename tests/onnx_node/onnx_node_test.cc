@@ -3,7 +3,7 @@
 //
 // Every test whose operators have records is run. It passes, or excluded.txt names it with a
 // reason; an excluded test that passes is a failure too, so the list stays true. Tests of types
-// that ortrain does not have (strings, 8-bit floats, sequences) are counted apart, by the
+// that ortrain does not have (strings, 8-bit floats) are counted apart, by the
 // importer's refusal. ORTRAIN_NODE_TEST=SUBSTRING runs a part and prints each result.
 #include <gtest/gtest.h>
 #include <onnx/onnx-ml.pb.h>
@@ -27,76 +27,44 @@
 #include "runtime/evaluate.h"
 #include "runtime/executor.h"
 #include "runtime/plan.h"
+#include "tests/onnx_node/node_case.h"
 
 namespace ortrain::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Case {
-  onnx::ModelProto model;
-  std::vector<HostTensor> inputs, outputs;
-  std::string folder;
-};
-
-// nullopt-like: `why` says that the data is of a kind that we do not have.
-bool read_case(const fs::path& folder, Case& c, std::string& why) {
-  std::ifstream in(folder / "model.onnx", std::ios::binary);
-  if (!c.model.ParseFromIstream(&in)) throw Error(ErrorCode::kModel, "cannot parse model.onnx");
-  c.folder = folder.string();
-  const auto read = [&](const char* kind, int count, const auto& infos,
-                        std::vector<HostTensor>& out) {
-    for (int i = 0; i < count; ++i) {
-      if (!infos.Get(i).type().has_tensor_type()) {
-        why = "sequences, optionals and maps";
-        return false;
-      }
-      const int type = infos.Get(i).type().tensor_type().elem_type();
-      if (dtype_from_onnx(type) == DType::kUndefined) {
-        why = "element type " + onnx_dtype_name(type);
-        return false;
-      }
-      const fs::path file = folder / "test_data_set_0" / cat(kind, "_", i, ".pb");
-      out.push_back(read_tensor_file(file.string()));
-    }
-    return true;
-  };
-  const auto& g = c.model.graph();
-  return read("input", g.input_size(), g.input(), c.inputs) &&
-         read("output", g.output_size(), g.output(), c.outputs);
-}
-
 // Which inputs are known before the run: shapes, axes and the like must be, when the plan is made.
 enum class Known { kNone, kIntegers, kAllButFirst, kAll };
 
-onnx::ModelProto with_constants(const Case& c, Known known, std::vector<bool>& is_constant) {
+onnx::ModelProto with_constants(const NodeCase& c, Known known, std::vector<bool>& is_constant) {
   onnx::ModelProto m = c.model;
   auto& g = *m.mutable_graph();
   is_constant.assign(c.inputs.size(), false);
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     const bool take = known == Known::kAll || (known == Known::kAllButFirst && i > 0) ||
-                      (known == Known::kIntegers && !is_float(c.inputs[i].dtype()));
+                      (known == Known::kIntegers && !is_float(c.inputs[i].second.dtype()));
     if (!take) continue;
     is_constant[i] = true;
-    g.add_initializer()->ParseFromString(
-        write_tensor(g.input(static_cast<int>(i)).name(), c.inputs[i]));
+    g.add_initializer()->ParseFromString(write_tensor(c.inputs[i].first, c.inputs[i].second));
   }
   return m;
 }
 
-std::vector<HostTensor> run_model(const Case& c, Known known, const OpTable& ops) {
+std::vector<HostTensor> run_model(const NodeCase& c, const std::string& folder, Known known,
+                                  const OpTable& ops) {
   std::vector<bool> is_constant;
   const std::string bytes = with_constants(c, known, is_constant).SerializeAsString();
-  const auto file = OnnxFile::parse(std::as_bytes(std::span(bytes)), c.folder, ops);
+  const auto file = OnnxFile::parse(std::as_bytes(std::span(bytes)), folder, ops);
   StepSpec spec;
   spec.mode = Mode::kPredict;
   spec.file_modes = true;
   std::map<std::string, const void*> data;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
-    const std::string& name = c.model.graph().input(static_cast<int>(i)).name();
+    const auto& [name, tensor] = c.inputs[i];
     if (is_constant[i]) continue;
-    spec.input_dims[name] = c.inputs[i].dims();
-    data[name] = c.inputs[i].raw();
+    spec.input_dims[name] = tensor.dims();
+    data[name] = tensor.raw();
   }
   CompileResult compiled = compile(file->graph(), spec, {.evaluate = make_evaluator()});
   ParamStore store;
@@ -109,9 +77,9 @@ std::vector<HostTensor> run_model(const Case& c, Known known, const OpTable& ops
   for (const PlanTensor& t : plan.inputs) inputs.push_back(data.at(t.name));
   executor.run(inputs);
   std::vector<HostTensor> out;
-  for (const auto& o : c.model.graph().output()) {
-    const int i = plan.output(o.name());
-    if (i < 0) fail(ErrorCode::kModel, "the plan has no output '", o.name(), "'");
+  for (const auto& [name, tensor] : c.outputs) {
+    const int i = plan.output(name);
+    if (i < 0) fail(ErrorCode::kModel, "the plan has no output '", name, "'");
     out.push_back(executor.output(i).clone());
   }
   return out;
@@ -145,29 +113,26 @@ struct Outcome {
 
 // Tries with all inputs open, then with more and more of them known.
 Outcome run_case(const fs::path& folder, const OpTable& ops) {
-  Case c;
+  NodeCase c;
   Outcome out;
   try {
-    std::string why;
-    if (!read_case(folder, c, why)) return {Outcome::kOtherType, why};
+    c = read_node_case(folder, folder / "test_data_set_0");
+    if (!c.outside.empty()) return {Outcome::kOtherType, c.outside};
   } catch (const Error& e) {
     return {Outcome::kFailed, e.what()};
   }
   for (Known known : {Known::kNone, Known::kIntegers, Known::kAllButFirst, Known::kAll}) {
     try {
-      const std::vector<HostTensor> got = run_model(c, known, ops);
+      const std::vector<HostTensor> got = run_model(c, folder.string(), known, ops);
       for (size_t i = 0; i < got.size(); ++i)
-        if (const std::string d = difference(got[i], c.outputs[i]); !d.empty())
+        if (const std::string d = difference(got[i], c.outputs[i].second); !d.empty())
           return {Outcome::kFailed, cat("output ", i, ": ", d)};
       return {};
     } catch (const Error& e) {
       const std::string text = e.what();
-      if (text.find("no such operator") != std::string::npos ||
-          text.find("control flow") != std::string::npos)
-        return {Outcome::kNoOperator, text};
+      if (text.find("no such operator") != std::string::npos) return {Outcome::kNoOperator, text};
       if (text.find("not supported") != std::string::npos &&
-          (text.find("element type") != std::string::npos ||
-           text.find("sequences") != std::string::npos))
+          text.find("element type") != std::string::npos)
         return {Outcome::kOtherType, text};
       if (known == Known::kNone) out = {Outcome::kFailed, text};
     }
