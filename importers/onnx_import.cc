@@ -344,15 +344,15 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
     for (size_t i = 0; i < near.size(); ++i) text += (i ? ", " : "; nearest: ") + near[i];
     problem(text, origin);
   };
+  const OpDef* def = ops_.find(raw.op);
+  if (!def) missing(raw.op);
   for (const auto& a : p.attribute())
-    if (a.has_g() || a.graphs_size() > 0) {
+    if (def && (a.has_g() || a.graphs_size() > 0)) {
       problem(cat(raw.op, ": attribute '", a.name(), "' is a graph, which only If, Loop, Scan and ",
                   "SequenceMap have"),
               origin);
       return poison(p, s);
     }
-  const OpDef* def = ops_.find(raw.op);
-  if (!def) missing(raw.op);
   if (!def || !read_attributes(p, origin, s, raw.attrs) || !fits) return poison(p, s);
   try {
     if (def->adapt) def->adapt(raw);
