@@ -46,6 +46,8 @@ int64_t element_count(std::span<const int64_t> dims) {
 
 HostTensor::HostTensor(DType dtype, Dims dims) : dtype_(dtype), dims_(std::move(dims)) {
   count_ = element_count(dims_);
+  if (static_cast<uint64_t>(count_) > (uint64_t{1} << 62) / (size_of(dtype_) + 1))
+    fail(ErrorCode::kMemory, "a tensor of ", count_, " elements cannot be addressed");
   // calloc: pages of a large tensor that nobody writes cost no memory (initial moments).
   owned_.reset(static_cast<std::byte*>(std::calloc(bytes() + 64, 1)));
   if (!owned_) fail(ErrorCode::kMemory, "cannot allocate ", bytes(), " bytes");

@@ -180,8 +180,10 @@ std::string integer_weights(const Graph& g) {
     }
   }
   if (count == 0) return {};
-  return cat(count, count == 1 ? " tensor is" : " tensors are",
-             " stored as integers and stay frozen: ", names, count > 5 ? ", ..." : "");
+  return cat(count,
+             count == 1 ? " tensor is stored as integers and stays"
+                        : " tensors are stored as integers and stay",
+             " frozen: ", names, count > 5 ? ", ..." : "");
 }
 
 void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& ctx) {

@@ -8,6 +8,8 @@ namespace ortrain::ops {
 
 namespace {
 
+constexpr int64_t kMost = int64_t{1} << 28;  // positions: they become a constant
+
 void infer(InferCtx& c) {
   const std::vector<Dim> size = c.need_ints(1, "the size of AffineGrid");
   const int d = static_cast<int>(size.size()) - 2;
@@ -17,11 +19,15 @@ void infer(InferCtx& c) {
     c.fail(cat("theta ", theta.str(), " does not fit a size of ", size.size(), " entries"));
   if (!is_float(c.dtype(0))) c.fail(cat("theta is ", name_of(c.dtype(0))));
   Shape out{theta[0]};
+  Dims pixels;
   for (int i = 0; i < d; ++i) {
     if (size[static_cast<size_t>(i) + 2].is_const() && size[static_cast<size_t>(i) + 2].value() < 0)
       c.fail("a negative extent in size");
     out.push_back(size[static_cast<size_t>(i) + 2]);
+    if (out[i + 1].is_const()) pixels.push_back(out[i + 1].value());
   }
+  if (element_count(pixels) > kMost)
+    c.fail(cat("a grid of ", element_count(pixels), " positions, at most ", kMost));
   out.push_back(Dim(d));
   c.out(0, c.dtype(0), out);
 }

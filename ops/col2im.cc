@@ -126,7 +126,7 @@ Kernel col2im(const KernelQuery& q) {
   const int64_t planes = q.out[0].dims[0] * q.out[0].dims[1];
   const int64_t pieces = std::max<int64_t>(1, std::min<int64_t>(q.threads, planes));
   return dispatch(q.in[0].dtype, [&]<class T>() -> Kernel {
-    return {sizeof(Acc<T>) * static_cast<size_t>(s.pixels * pieces),
+    return {planes == 0 ? 0 : sizeof(Acc<T>) * static_cast<size_t>(s.pixels * pieces),
             [s, planes, pieces, threads = q.threads](const KernelArgs& a) {
               parallel_for(threads, pieces, 1, [&](int64_t piece, int64_t end) {
                 for (; piece < end; ++piece) {

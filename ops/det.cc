@@ -118,7 +118,10 @@ struct Batch {
     grain = 1 + 20000 / (1 + n * n * n);
     places = static_cast<size_t>(squares * n * n + 2 * n + 1);
   }
-  size_t workspace() const { return places * sizeof(double) * static_cast<size_t>(threads); }
+  size_t workspace() const {
+    if (count == 0) return 0;
+    return places * sizeof(double) * static_cast<size_t>(threads);
+  }
   // Calls f(matrix, workspace) spread over threads.
   template <class F>
   void each(void* workspace, F&& f) const {

@@ -1,5 +1,5 @@
 // ortrain.FakeQuantize: y = DequantizeLinear(QuantizeLinear(x)), the form that a Q -> DQ pair has
-// while training (ops/quantize_linear.cc makes it). `dtype` is the quantized type.
+// in every compiled graph (ops/quantize_linear.cc makes it). `dtype` is the quantized type.
 //
 // Gradients as PyTorch's fake quantization. dx: dy where the code lies inside the type's range, 0
 // where it was clipped (straight-through with clipping mask). dscale: the learned-scale rule (LSQ,
@@ -7,6 +7,7 @@
 // (round(x/s) - x/s) inside, times the clipped code minus the zero point outside, summed over the
 // elements that share the scale.
 #include "graph/error.h"
+#include "ops/common/movement.h"
 #include "ops/common/quantize.h"
 #include "ops/common/share_node.h"
 #include "ops/common/simd.h"
@@ -175,6 +176,18 @@ Expr scale_gradient(Grad& g) {
   return sum_to_scale(g.b, gradient(g, 1), attrs, scale);
 }
 
+// One scale, or one per channel, follows the data; blocks stay.
+std::optional<LayoutChange> to_channels_last(Graph& g, NodeId n) {
+  const Shape scale = g.value(g.node(n).inputs[1]).shape;
+  if (!(scale.count() == Dim(1))) {
+    Attrs& a = g.node(n).attrs;
+    if (a.i("block_size", 0) > 0) return std::nullopt;
+    const int rank = g.value(g.node(n).inputs[0]).shape.rank();
+    a.set("axis", last_axis(normalize_axis(a.i("axis", 1), rank), rank));
+  }
+  return LayoutChange{{0}, {0}};
+}
+
 ExampleInput u8(Dims dims, std::vector<double> values) {
   return typed(DType::kU8, floats(std::move(dims), std::move(values)));
 }
@@ -212,6 +225,7 @@ void register_fake_quantize(OpTable& table) {
       .infer = infer,
       .grad = {grad("x", [](Grad& g) { return gradient(g, 0); }), grad("y_scale", scale_gradient),
                no_grad("zero_point")},
+      .channels_last = to_channels_last,
       .storage = true,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "simd", [](const KernelQuery& q) { return reject(q, 0); }, forward_simd},

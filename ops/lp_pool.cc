@@ -2,8 +2,7 @@
 // spatial axes, dilations, ceil_mode, auto_pad.
 //
 // dx = sum over windows of dy sign(x) (|x| / y)^(p-1), gathered per input element, so that the
-// order of sums is fixed. Where y = 0 the gradient is 0, as that of a norm (PyTorch's lp_pool has
-// NaN there); sign(0) = 0 for p = 1.
+// order of sums is fixed. Where y = 0 the gradient is 0, as PyTorch; sign(0) = 0 for p = 1.
 #include <cmath>
 
 #include "graph/error.h"

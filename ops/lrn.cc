@@ -33,7 +33,7 @@ void infer_grad(InferCtx& c) {
 constexpr int64_t kPiece = 256;  // elements of a plane taken at a time
 
 struct Spec {
-  int64_t n, channels, plane, back, ahead, pieces;
+  int64_t n, channels, plane, back, ahead, piece, pieces;
   double alpha, beta, bias;
   int threads;
   Spec(const KernelQuery& q, size_t x) : threads(q.threads) {
@@ -44,12 +44,14 @@ struct Spec {
     alpha = q.attrs.f("alpha", 1e-4) / static_cast<double>(size);
     beta = q.attrs.f("beta", 0.75);
     bias = q.attrs.f("bias", 1.0);
-    pieces = (plane + kPiece - 1) / kPiece;
+    piece = std::min(kPiece, plane);
+    pieces = piece ? (plane + piece - 1) / piece : 0;
   }
-  // Two buffers [channels, kPiece] per thread.
+  // Two buffers [channels, piece] per thread.
   template <class C>
   size_t workspace() const {
-    return 2 * sizeof(C) * static_cast<size_t>(channels * kPiece) * static_cast<size_t>(threads);
+    if (n == 0 || plane == 0) return 0;
+    return 2 * sizeof(C) * static_cast<size_t>(channels * piece) * static_cast<size_t>(threads);
   }
   // Calls f(offset of the piece in x, its length, the thread's buffers).
   template <class C, class F>
@@ -57,25 +59,22 @@ struct Spec {
     const int64_t all = n * pieces, parts = std::max<int64_t>(1, std::min<int64_t>(threads, all));
     parallel_for(threads, parts, 1, [&](int64_t part, int64_t end) {
       for (; part < end; ++part) {
-        C* own = static_cast<C*>(workspace) + part * 2 * channels * kPiece;
+        C* own = static_cast<C*>(workspace) + part * 2 * channels * piece;
         for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
-          const int64_t at = i % pieces * kPiece;
-          f(i / pieces * channels * plane + at, std::min(kPiece, plane - at), own);
+          const int64_t at = i % pieces * piece;
+          f(i / pieces * channels * plane + at, std::min(piece, plane - at), own);
         }
       }
     });
   }
 };
 
-// sums[c] = sum of v[j] for j in [c - back, c + ahead], rows of kPiece.
+// to = sum of the rows [first, last] of v.
 template <class C>
-void windows(int64_t channels, int64_t back, int64_t ahead, int64_t n, const C* v, C* sums) {
-  for (int64_t c = 0; c < channels; ++c) {
-    C* s = sums + c * kPiece;
-    std::fill_n(s, n, C(0));
-    for (int64_t j = std::max<int64_t>(0, c - back); j <= std::min(channels - 1, c + ahead); ++j)
-      for (int64_t i = 0; i < n; ++i) s[i] += v[j * kPiece + i];
-  }
+void sum_rows(int64_t first, int64_t last, int64_t piece, int64_t n, const C* v, C* to) {
+  std::fill_n(to, n, C(0));
+  for (int64_t j = first; j <= last; ++j)
+    for (int64_t i = 0; i < n; ++i) to[i] += v[j * piece + i];
 }
 
 template <class C>
@@ -93,12 +92,14 @@ void denominators(const Spec& s, const T* x, int64_t n, C* v, C* d) {
   for (int64_t c = 0; c < s.channels; ++c)
     for (int64_t i = 0; i < n; ++i) {
       const C e = static_cast<C>(x[c * s.plane + i]);
-      v[c * kPiece + i] = e * e;
+      v[c * s.piece + i] = e * e;
     }
-  windows(s.channels, s.back, s.ahead, n, v, d);
+  for (int64_t c = 0; c < s.channels; ++c)
+    sum_rows(std::max<int64_t>(0, c - s.back), std::min(s.channels - 1, c + s.ahead), s.piece, n, v,
+             d + c * s.piece);
   const C alpha = static_cast<C>(s.alpha), bias = static_cast<C>(s.bias);
   for (int64_t c = 0; c < s.channels; ++c)
-    for (int64_t i = 0; i < n; ++i) d[c * kPiece + i] = bias + alpha * d[c * kPiece + i];
+    for (int64_t i = 0; i < n; ++i) d[c * s.piece + i] = bias + alpha * d[c * s.piece + i];
 }
 
 Kernel prepare(const KernelQuery& q) {
@@ -107,14 +108,14 @@ Kernel prepare(const KernelQuery& q) {
     const Spec s(q, 0);
     return {s.workspace<C>(), [s](const KernelArgs& a) {
               s.each<C>(a.workspace, [&](int64_t at, int64_t n, C* v) {
-                C* d = v + s.channels * kPiece;
+                C* d = v + s.channels * s.piece;
                 const T* x = a.x<T>(0) + at;
                 T* y = a.y<T>(0) + at;
                 denominators(s, x, n, v, d);
                 for (int64_t c = 0; c < s.channels; ++c)
                   for (int64_t i = 0; i < n; ++i)
                     y[c * s.plane + i] = static_cast<T>(static_cast<C>(x[c * s.plane + i]) *
-                                                        inverse_power(d[c * kPiece + i], s.beta));
+                                                        inverse_power(d[c * s.piece + i], s.beta));
               });
             }};
   });
@@ -126,31 +127,28 @@ Kernel prepare_grad(const KernelQuery& q) {
     const Spec s(q, 1);
     return {s.workspace<C>(), [s](const KernelArgs& a) {
               s.each<C>(a.workspace, [&](int64_t at, int64_t n, C* v) {
-                C* d = v + s.channels * kPiece;
+                C* d = v + s.channels * s.piece;
                 const T *dy = a.x<T>(0) + at, *x = a.x<T>(1) + at;
                 T* dx = a.y<T>(0) + at;
                 denominators(s, x, n, v, d);
                 // v takes dy x d^(-beta-1).
                 for (int64_t c = 0; c < s.channels; ++c)
                   for (int64_t i = 0; i < n; ++i) {
-                    const C e = d[c * kPiece + i], g = static_cast<C>(dy[c * s.plane + i]);
+                    const C e = d[c * s.piece + i], g = static_cast<C>(dy[c * s.plane + i]);
                     const C direct = g * inverse_power(e, s.beta);
-                    v[c * kPiece + i] = direct * static_cast<C>(x[c * s.plane + i]) / e;
+                    v[c * s.piece + i] = direct * static_cast<C>(x[c * s.plane + i]) / e;
                   }
                 // Channel c lies in the windows of [c - ahead, c + back].
                 const C factor = static_cast<C>(2 * s.alpha * s.beta);
                 std::array<C, kPiece> sum;
                 for (int64_t c = 0; c < s.channels; ++c) {
-                  std::fill_n(sum.data(), n, C(0));
-                  const int64_t last = std::min(s.channels - 1, c + s.back);
-                  for (int64_t j = std::max<int64_t>(0, c - s.ahead); j <= last; ++j)
-                    for (int64_t i = 0; i < n; ++i)
-                      sum[static_cast<size_t>(i)] += v[j * kPiece + i];
+                  sum_rows(std::max<int64_t>(0, c - s.ahead), std::min(s.channels - 1, c + s.back),
+                           s.piece, n, v, sum.data());
                   for (int64_t i = 0; i < n; ++i) {
                     const C g = static_cast<C>(dy[c * s.plane + i]);
                     const C e = static_cast<C>(x[c * s.plane + i]);
                     dx[c * s.plane + i] =
-                        static_cast<T>(g * inverse_power(d[c * kPiece + i], s.beta) -
+                        static_cast<T>(g * inverse_power(d[c * s.piece + i], s.beta) -
                                        factor * e * sum[static_cast<size_t>(i)]);
                   }
                 }

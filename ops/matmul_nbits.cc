@@ -40,7 +40,7 @@ void expect_count(InferCtx& c, int i, const char* what, int64_t count) {
 void check_weight(InferCtx& c, int first) {
   const Spec s = spec_of(c.attrs());
   if (c.dtype(first) != DType::kU8) c.fail(cat("B is ", name_of(c.dtype(first)), ", expected u8"));
-  expect_count(c, first, "B", s.n * s.blocks * s.blob());
+  expect_count(c, first, "B", element_count(Dims{s.n, s.blocks, s.blob()}));
   if (!is_float(c.dtype(first + 1))) c.fail(cat("scales are ", name_of(c.dtype(first + 1))));
   expect_count(c, first + 1, "scales", s.n * s.blocks);
   if (c.has(first + 2)) {

@@ -18,7 +18,7 @@ void widen(Graph& g) {
       if (is_float(g.value(v).dtype) && g.value(v).dtype != DType::kF64)
         g.set_tensor(v, g.tensor(v)->cast(DType::kF64));
   for (NodeId n = 0; n < g.node_count(); ++n)
-    for (const char* name : {"to", "dtype"}) {
+    for (const char* name : {"to", "dtype", "output_dtype", "precision"}) {
       const AttrValue* a = g.node(n).attrs.find(name);
       const auto* type = a ? std::get_if<std::string>(a) : nullptr;
       const auto dtype = type ? dtype_from_name(*type) : std::nullopt;

@@ -20,7 +20,7 @@ int64_t blocks_of(int64_t extent, int64_t block) { return (extent + block - 1) /
 void check_scale(InferCtx& c, int i) {
   const Shape &x = c.shape(0), &s = c.shape(i);
   const int64_t block = c.attrs().i("block_size", 0);
-  if (block < 0) c.fail(cat("block_size is ", block));
+  if (block < 0 || block > int64_t{1} << 40) c.fail(cat("block_size is ", block));
   if (c.has(i + 1) && c.shape(i + 1).is_const() && s.is_const() &&
       c.shape(i + 1).values() != s.values() &&
       !(c.shape(i + 1).count() == Dim(1) && s.count() == Dim(1)))

@@ -65,9 +65,18 @@ std::string end_records(uint64_t entries, uint64_t start, uint64_t size) {
   return h.out;
 }
 
+// The numpy type that holds every value of a type without one of its own.
+DType numpy_type(DType d) {
+  if (d == DType::kBF16 || is_storage_float(d)) return DType::kF32;
+  return d == DType::kI4 || d == DType::kI2   ? DType::kI8
+         : d == DType::kU4 || d == DType::kU2 ? DType::kU8
+                                              : d;
+}
+
 Written write_entry(AtomicFile& file, const std::string& name, const HostTensor& tensor) {
+  const DType kind = numpy_type(tensor.dtype());
   HostTensor widened;
-  if (tensor.dtype() == DType::kBF16) widened = tensor.cast(DType::kF32);
+  if (kind != tensor.dtype()) widened = tensor.cast(kind);
   const HostTensor& t = widened.owns() ? widened : tensor;
   Written w{name + ".npy", 0, 0, file.offset()};
   const std::string header =
@@ -105,8 +114,9 @@ void write_npz(const std::string& path, std::initializer_list<NpzEntry> entries)
 }
 
 void write_npy(const std::string& path, const HostTensor& tensor) {
+  const DType kind = numpy_type(tensor.dtype());
   HostTensor widened;
-  if (tensor.dtype() == DType::kBF16) widened = tensor.cast(DType::kF32);
+  if (kind != tensor.dtype()) widened = tensor.cast(kind);
   const HostTensor& t = widened.owns() ? widened : tensor;
   AtomicFile file(path);
   file.write(npy_header(t.dtype(), t.dims(), 0));

@@ -97,6 +97,36 @@ TEST(Export, TypedDataKeepsItsEncoding) {
     EXPECT_EQ(value_in(path, name, ops), (std::vector<float>{-1.5f, 1024.f})) << name;
 }
 
+// A new float value beside them leaves packed and 8-bit float data as it was, byte for byte.
+TEST(Export, StorageTypesAreWrittenBack) {
+  onnx::ModelProto m = linear_model();
+  auto& g = *m.mutable_graph();
+  const auto add = [&](const std::string& name, int type, int64_t n) {
+    T& t = *g.add_initializer();
+    t.set_name(name);
+    t.set_data_type(type);
+    t.add_dims(n);
+    return &t;
+  };
+  add("i4", T::INT4, 3)
+      ->set_raw_data(std::string("\x8f\x71", 2));  // the last 4 bits belong to none
+  add("u2", T::UINT2, 3)->set_raw_data("\x1b");
+  T& f8 = *add("f8", T::FLOAT8E4M3FN, 2);
+  f8.add_int32_data(0x7f);
+  f8.add_int32_data(0x80);
+  TempFolder folder;
+  write_file(folder.path("a.onnx"), m.SerializeAsString());
+  const auto file = OnnxFile::open(folder.path("a.onnx"), table_for(m));
+  const HostTensor b = HostTensor::of<float>({2}, {5, 6});
+  file->export_model(folder.path("b.onnx"), only("b", b));
+  onnx::ModelProto want = m, got = read_model(folder.path("b.onnx"));
+  for (auto* graph : {want.mutable_graph(), got.mutable_graph()})
+    for (auto& t : *graph->mutable_initializer())
+      if (t.name() == "b") t.clear_raw_data();
+  EXPECT_EQ(got.SerializeAsString(), want.SerializeAsString());
+  EXPECT_EQ(value_in(folder.path("b.onnx"), "b", table_for(m)), (std::vector<float>{5, 6}));
+}
+
 TEST(Export, ValuesMustFit) {
   onnx::ModelProto m = linear_model();
   TempFolder folder;

@@ -10,6 +10,7 @@
 
 #include "graph/autodiff.h"
 #include "graph/error.h"
+#include "graph/pipeline.h"
 #include "ortrain_test_paths.h"
 #include "tests/ops/interpreter.h"
 
@@ -79,7 +80,6 @@ struct Model {
     g.add_output(b.sum(b.wrap(g.node(dq).outputs[0]) * dy, axes, false).id(), "loss");
     g.add_output(g.node(dq).outputs[0], "y");
     TrainingPolicy policy;
-    policy.training = true;
     g.node(dq).op->training_policy(g, dq, policy);
     g.erase_dead();
     loss = g.outputs()[0], y = g.outputs()[1];
@@ -135,11 +135,50 @@ TEST(FakeQuantize, OtherScalesAreLeftAlone) {
   const Expr y = b.op("DequantizeLinear", {codes, b.scalar(DType::kF32, 0.25)});
   g.add_output(b.sum(y, {0}, false).id(), "loss");
   TrainingPolicy policy;
-  policy.training = true;
   const NodeId n = g.value(y.id()).producer;
   g.node(n).op->training_policy(g, n, policy);
   EXPECT_EQ(g.node(g.value(y.id()).producer).op->name, "DequantizeLinear");
   EXPECT_EQ(differentiate(g, g.outputs()[0], {x})[0], kNone);
+}
+
+// What trains in a compiled model: float weights in front of a pair; scales only by name; integer
+// weights never, and a message says so.
+TEST(FakeQuantize, TrainableSet) {
+  Graph g(all_ops());
+  Builder b(g, "model");
+  const auto param = [&](const char* name, Dims dims, double value) {
+    HostTensor t(DType::kF32, std::move(dims));
+    for (int64_t i = 0; i < t.count(); ++i) t.set_double(i, value * static_cast<double>(i + 1));
+    return b.wrap(g.add_param(std::move(t), name));
+  };
+  const Expr x = b.wrap(g.add_input("x", DType::kF32, Shape{Dim(2), Dim(3)}));
+  const Expr w = param("w", {3, 4}, 0.1), scale = param("scale", {4}, 0.01);
+  const Expr zero = b.constant(HostTensor(DType::kI8, {4}));
+  const Attrs axis{{"axis", int64_t{1}}};
+  const Expr fake =
+      b.op("DequantizeLinear", {b.op("QuantizeLinear", {w, scale, zero}, axis), scale, zero}, axis);
+  const Expr frozen = b.wrap(g.add_const(HostTensor(DType::kI4, {3, 4}), "frozen"));
+  const Expr v = b.op("DequantizeLinear", {frozen, param("frozen_scale", {4}, 1)}, axis);
+  g.add_output((b.matmul(x, fake) + b.matmul(x, v)).id(), "y");
+  StepSpec spec;
+  spec.mode = Mode::kGrads;
+  spec.loss = {.kind = "mse", .label = "label", .label_dtype = DType::kF32, .label_dims = {2, 4}};
+  const auto trained = [&](const CompileResult& r) {
+    std::string names;
+    for (const auto& [id, info] : r.graph.params)
+      names += info.trainable ? r.graph.value(id).name + " " : "";
+    return names;
+  };
+  const CompileResult r = compile(g, spec);
+  EXPECT_EQ(trained(r), "w ");
+  const auto info = r.graph.params.find(scale.id());
+  ASSERT_NE(info, r.graph.params.end());
+  EXPECT_EQ(info->second.reason, "a quantization scale; --train with its name trains it");
+  --train with its name trains it ");
+      ASSERT_EQ(r.messages.size(), 1u);
+  EXPECT_EQ(r.messages[0], "1 tensor is stored as integers and stays frozen: 'frozen'");
+  spec.train = {"^w$", "^scale$"};
+  EXPECT_EQ(trained(compile(g, spec)), "w scale ");
 }
 
 }  // namespace
