@@ -18,14 +18,32 @@
 namespace ortrain::ops {
 namespace {
 
+bool per_position(const Attrs& a) { return a.i("spatial", 1) == 0; }
+
+// spatial=0 has one mean per position: the same as [N, C*D*..], a channel for each position.
+template <Kernel (*prepare)(const KernelQuery&)>
+Kernel flattened(const KernelQuery& q) {
+  if (!per_position(q.attrs)) return prepare(q);
+  KernelQuery flat = q;
+  const size_t rank = q.in[0].dims.size();
+  for (std::vector<TensorDesc>* side : {&flat.in, &flat.out})
+    for (TensorDesc& t : *side) {
+      if (!t.present()) continue;
+      const int64_t n = t.dims.size() == rank ? t.dims[0] : 1;
+      Dims rest(t.dims.begin() + (t.dims.size() == rank), t.dims.end());
+      t.dims = t.dims.size() == rank ? Dims{n, element_count(rest)} : Dims{element_count(rest)};
+    }
+  return prepare(flat);
+}
+
 void infer_batch_norm(InferCtx& c) {
   const Shape& x = c.shape(0);
   if (x.rank() < 2) c.fail(cat("takes rank 2 and higher, not ", x.str()));
-  const Dim channels = x[c.attrs().i("channels_last", 0) ? x.rank() - 1 : 1];
+  Shape wanted{x[c.attrs().i("channels_last", 0) ? x.rank() - 1 : 1]};
+  if (per_position(c.attrs())) wanted = Shape(std::vector<Dim>(x.begin() + 1, x.end()));
   for (int i = 1; i < 5; ++i)
-    if (c.rank(i) != 1 || prove_equal(c.shape(i)[0], channels) == Tri::kNo)
-      c.fail(
-          cat("input ", i, " has shape ", c.shape(i).str(), ", expected [", channels.str(), "]"));
+    if (prove_equal(c.shape(i), wanted) == Tri::kNo)
+      c.fail(cat("input ", i, " has shape ", c.shape(i).str(), ", expected ", wanted.str()));
   c.out(0, c.dtype(0), x);
   c.out(1, c.dtype(3), c.shape(3));
   c.out(2, c.dtype(4), c.shape(4));
@@ -42,9 +60,7 @@ void infer_grad(InferCtx& c) {
 // Before opset 14 training mode was told by the number of outputs; 9 dropped `spatial`.
 void adapt(RawNode& n) {
   if (n.opset >= 14) return;
-  if (n.attrs.i("spatial", 1) == 0)
-    fail(ErrorCode::kUnsupported, "BatchNormalization with spatial=0 (one mean per position)");
-  n.attrs.erase("spatial");
+  if (n.opset >= 9 || !per_position(n.attrs)) n.attrs.erase("spatial");
   if (n.wanted.size() > 1) n.attrs.set("training_mode", int64_t{1});
   if (n.wanted.size() > 3) n.wanted.resize(3);  // saved_mean and saved_var are gone
 }
@@ -94,6 +110,7 @@ Expr gradient(Grad& g, int output) {
 Expr grad_z(Grad& g) { return g.attrs().i("relu", 0) ? gradient(g, 3) : g.dy(); }
 
 std::optional<LayoutChange> to_channels_last(Graph& g, NodeId n) {
+  if (per_position(g.node(n).attrs)) return std::nullopt;
   g.node(n).attrs.set("channels_last", int64_t{1});
   if (g.node(n).inputs.size() > 5) return LayoutChange{{0, 5}, {0}};
   return LayoutChange{{0}, {0}};
@@ -118,6 +135,8 @@ OpDef batch_norm_op() {
   const Attrs relu = {{"channels_last", int64_t{1}}, {"relu", int64_t{1}}};
   Attrs relu6 = relu;
   relu6.set("relu_max", 1.0);
+  const std::vector<ExampleInput> positions{f({4, 2, 3}), f({2, 3}), f({2, 3}), f({2, 3}),
+                                            f({2, 3}, 0.5, 2)};
   const std::string running = "the gradient does not flow through running values";
   return {
       .name = "BatchNormalization",
@@ -133,8 +152,8 @@ OpDef batch_norm_op() {
       .channels_last = to_channels_last,
       .precision = Precision::kNever16,
       .state_inputs = {3, 4},
-      .kernels = {{"cpu", "nhwc", batch_norm_reject, batch_norm_nhwc},
-                  {"cpu", "ref", nullptr, batch_norm_ref}},
+      .kernels = {{"cpu", "nhwc", batch_norm_reject, flattened<batch_norm_nhwc>},
+                  {"cpu", "ref", nullptr, flattened<batch_norm_ref>}},
       .examples =
           {
               {.in = data({2, 3, 4, 5}, 3)},
@@ -162,6 +181,8 @@ OpDef batch_norm_op() {
               {.in = {f({40, 40, 3}, 1000, 1001), f({3}), f({3}), f({3}), f({3}, 0.5, 2)},
                .attrs = train(nhwc)},
               {.in = data({0, 3, 4, 5}, 3)},
+              {.in = positions, .attrs = {{"spatial", 0}}},
+              {.in = positions, .attrs = train({{"spatial", 0}})},
           },
       .note =
           "while training, running variance is unbiased, as in PyTorch and unlike the ONNX text",
@@ -181,8 +202,8 @@ OpDef batch_norm_grad_op() {
       .outputs = {"dx", "dscale?", "dbias?", "dz?"},
       .infer = infer_grad,
       .precision = Precision::kNever16,
-      .kernels = {{"cpu", "nhwc", batch_norm_reject, batch_norm_grad_nhwc},
-                  {"cpu", "ref", nullptr, batch_norm_grad_ref}},
+      .kernels = {{"cpu", "nhwc", batch_norm_reject, flattened<batch_norm_grad_nhwc>},
+                  {"cpu", "ref", nullptr, flattened<batch_norm_grad_ref>}},
       .examples = {{.in = in, .attrs = nhwc, .outputs = 3},
                    {.in = in, .attrs = train(nhwc), .outputs = 3},
                    {.in = in, .attrs = train(relu), .outputs = 3},

@@ -55,25 +55,33 @@ Kernel prepare_masked(const KernelQuery& q) {
   });
 }
 
+// Before opset 10 the mask had the type of the data.
+DType mask_type(const Attrs& attrs, DType data) {
+  return attrs.i("mask_like_data", 0) ? data : DType::kBool;
+}
+
 // Outside training: the identity, and a mask of ones.
 Kernel prepare_identity(const KernelQuery& q) {
   const size_t bytes = q.in[0].bytes();
   const int64_t n = q.in[0].count();
+  const DType mask = mask_type(q.attrs, q.in[0].dtype);
   return {0, [=](const KernelArgs& a) {
             if (a.out[0] != a.in[0] && bytes > 0)
               std::copy_n(a.x<std::byte>(0), bytes, a.y<std::byte>(0));
-            if (a.out[1]) std::fill_n(a.y<bool>(1), n, true);
+            if (!a.out[1]) return;
+            dispatch(mask, [&]<class T>() { std::fill_n(a.y<T>(1), n, static_cast<T>(1.f)); });
           }};
 }
 
 void infer(InferCtx& c) {
   c.out(0, c.dtype(0), c.shape(0));
-  c.out(1, DType::kBool, c.shape(0));
+  c.out(1, mask_type(c.attrs(), c.dtype(0)), c.shape(0));
 }
 
 // Before opset 12 the ratio was an attribute; is_test (opset 1) and training_mode say nothing here.
 void adapt(RawNode& n) {
   if (n.opset < 12 && !n.attrs.has("ratio")) n.attrs.set("ratio", 0.5);
+  if (n.opset < 10) n.attrs.set("mask_like_data", int64_t{1});
 }
 
 // The scalar constant at input i; null when that is absent.
@@ -111,6 +119,7 @@ void replace(Graph& g, const Node& n, Expr x, size_t at, Expr residual, const Tr
   } else if (wants_mask) {
     mask = b.expand(b.scalar(DType::kBool, 1), x.shape().values());
   }
+  if (mask) mask = b.cast(mask, g.value(n.outputs[1]).dtype);
   if (residual) y = y + residual;
   if (mask) g.replace_uses(n.outputs[1], mask.id());
   g.replace_uses(n.outputs[0], y.id());
@@ -159,7 +168,9 @@ void register_dropout(OpTable& table) {
       .training_policy = policy,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "ref", nullptr, prepare_identity}},
-      .examples = {{.in = {f({3, 4})}}, {.in = {f({2, 5})}, .outputs = 2}},
+      .examples = {{.in = {f({3, 4})}},
+                   {.in = {f({2, 5})}, .outputs = 2},
+                   {.in = {f({2, 5})}, .attrs = {{"mask_like_data", 1}}, .outputs = 2}},
       .note = "honoured while training wherever it is; the identity in evaluation and export",
   });
   table.add({

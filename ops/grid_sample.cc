@@ -1,9 +1,9 @@
 // GridSample: x [N, C, spatial...] sampled at the normalised positions of grid [N, out..., d], for
 // any number d of spatial axes (cubic too). Modes linear, nearest, cubic; padding zeros, border,
 // reflection. The formulas and their gradients, also at clipped and reflected positions, are
-// PyTorch's (aten/src/ATen/native/GridSampler.h); cubic coefficient -0.75; nearest rounds half to
-// even. ortrain.GridSampleGrad gives both gradients; threads share the batch, so sums keep their
-// order.
+// PyTorch's (aten/src/ATen/native/GridSampler.h), but for cubic with border: ONNX clips positions
+// outside first, PyTorch each tap. Cubic coefficient -0.75; nearest rounds half to even.
+// ortrain.GridSampleGrad gives both gradients; threads share the batch, so sums keep their order.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -121,6 +121,9 @@ Taps<T> taps(T g, int64_t size, const Spec& s) {
     t.add(static_cast<int64_t>(base) + 1, size, x.v - base, x.d);
     return t;
   }
+  // Border: beyond the outermost pixel edges (align: centres) ONNX reads the border itself.
+  const T edge = s.align ? T(0) : T(0.5);
+  if (s.padding == Padding::kBorder && (x.v < -edge || x.v > n - 1 + edge)) x = clipped(x, n);
   const T base = std::floor(x.v);
   for (int k = -1; k <= 2; ++k) {
     const Dual<T> w = cubic(x.v - base - static_cast<T>(k));

@@ -1,9 +1,10 @@
 // ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp: reductions over `axes`.
 //
 // Axes are input 1 (a constant; older opsets' attribute is moved there); absent or empty means all
-// axes, or none with noop_with_empty_axes. Gradients are the same in every form. Ties of Max and
-// Min share the gradient equally (torch.amax). Prod is right with zeros. L2 has gradient 0 at norm
-// 0; LogSumExp is computed from the maximum, so it does not overflow.
+// axes, or none with noop_with_empty_axes: then only the rest of a composite one is done (the log
+// of LogSum). Gradients are the same in every form. Ties of Max and Min share the gradient equally
+// (torch.amax). Prod is right with zeros. L2 has gradient 0 at norm 0; LogSumExp is computed from
+// the maximum, so it does not overflow.
 #include "ops/common/reduce.h"
 
 #include <algorithm>
@@ -74,7 +75,7 @@ struct Back {
   Expr x() { return g.x(0); }
   Expr y() { return g.b.reshape(g.y(), kept); }
   Expr dy() { return g.b.reshape(g.dy(), kept); }
-  Expr sum(Expr e) { return g.b.sum(e, {axes.begin(), axes.end()}); }
+  Expr sum(Expr e) { return nothing() ? e : g.b.sum(e, {axes.begin(), axes.end()}); }
   Expr expand(Expr e) { return g.b.expand_like(e, x()); }
 };
 
@@ -110,22 +111,21 @@ Expr prod_grad(Grad& g) {
 }
 Expr l1_grad(Grad& g) {
   Back k(g);
-  return k.nothing() ? g.dy() : k.dy() * g.b.unary("Sign", k.x());
+  return k.dy() * g.b.unary("Sign", k.x());
 }
 Expr l2_grad(Grad& g) {
   Back k(g);
-  if (k.nothing()) return g.dy();
   const Expr zero = g.b.scalar(k.x().dtype(), 0);
   const Expr scale = g.b.where(g.b.op("Equal", {k.y(), zero}), zero, k.dy() / k.y());
   return k.x() * scale;
 }
 Expr sum_square_grad(Grad& g) {
   Back k(g);
-  return k.nothing() ? g.dy() : 2 * (k.dy() * k.x());
+  return 2 * (k.dy() * k.x());
 }
 Expr log_sum_grad(Grad& g) {
   Back k(g);
-  return k.nothing() ? g.dy() : k.expand(k.dy() / k.sum(k.x()));
+  return k.expand(k.dy() / k.sum(k.x()));
 }
 Expr log_sum_exp_grad(Grad& g) {
   Back k(g);
@@ -150,22 +150,18 @@ struct Parts {
 
 std::vector<Expr> l1_parts(Decompose& d) {
   Parts p(d);
-  if (p.nothing) return {d.x(0)};
   return {p.sum(d.b.unary("Abs", d.x(0)))};
 }
 std::vector<Expr> l2_parts(Decompose& d) {
   Parts p(d);
-  if (p.nothing) return {d.x(0)};
   return {p.same_type(d.b.sqrt(p.sum(p.x() * p.x())))};
 }
 std::vector<Expr> sum_square_parts(Decompose& d) {
   Parts p(d);
-  if (p.nothing) return {d.x(0)};
   return {p.sum(d.x(0) * d.x(0))};
 }
 std::vector<Expr> log_sum_parts(Decompose& d) {
   Parts p(d);
-  if (p.nothing) return {d.x(0)};
   return {p.same_type(d.b.log(p.sum(p.x())))};
 }
 std::vector<Expr> log_sum_exp_parts(Decompose& d) {
