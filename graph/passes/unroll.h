@@ -23,6 +23,7 @@ namespace ortrain {
 class Unroll {
  public:
   static constexpr int64_t kMostCopies = 200'000;  // nodes that all bodies together may become
+  static constexpr int64_t kMostLookedAt = int64_t{1} << 26;  // nodes seen while looking for bodies
 
   Unroll(Graph& g, PassContext& ctx);
   void run();
@@ -68,7 +69,7 @@ class Unroll {
 
   // unroll_body.cc: bodies
   int token_of(NodeId n) const;
-  Body body_of(NodeId n, const std::vector<bool>& use) const;  // the results that are used
+  Body body_of(NodeId n, const std::vector<bool>& use);  // the results that are used
   void charge(NodeId n, int64_t nodes);
   // Another copy of the body with `args` for its inputs; its results become inputs base, base + 1,
   // ... of n, visited. `use` says which.
@@ -120,7 +121,7 @@ class Unroll {
   const bool training_;
   std::vector<char> done_;
   std::unordered_map<ValueId, List> lists_;
-  int64_t copied_ = 0, listed_ = 0;
+  int64_t copied_ = 0, listed_ = 0, looked_at_ = 0;
 };
 
 }  // namespace ortrain

@@ -29,7 +29,7 @@ int Unroll::token_of(NodeId n) const {
   return static_cast<int>(token);
 }
 
-Unroll::Body Unroll::body_of(NodeId n, const std::vector<bool>& use) const {
+Unroll::Body Unroll::body_of(NodeId n, const std::vector<bool>& use) {
   Body body;
   body.token = token_of(n);
   body.params = g_.value(input(n, body.token)).producer;
@@ -52,6 +52,9 @@ Unroll::Body Unroll::body_of(NodeId n, const std::vector<bool>& use) const {
       }
     }
   }
+  // Nested loops look at their bodies again in each iteration, also at what nothing needs.
+  if ((looked_at_ += static_cast<int64_t>(inside.size())) > kMostLookedAt)
+    refuse(n, "the loops around it would take too long to unroll");
   // Backward from the results, producers first.
   std::unordered_set<NodeId> listed;
   for (size_t r = 0; r < use.size(); ++r) {

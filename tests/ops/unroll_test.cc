@@ -241,6 +241,23 @@ TEST(Unroll, OptionalsAreKnown) {
             "graph \"\" inferred\ninput %0:f32[2] \"x\"\noutput %0 \"y\"\n");
 }
 
+TEST(Unroll, StepsThatReadTheirSliceShareOneSplit) {
+  const Graph source = parse_graph(
+      "input %0:f32[2,4] \"x\"\nconst %1:i64[] = {4}\nconst %2:f32[2] = {0, 0}\n"
+      "%3, %4, %5 = ortrain.Body() #l/body\n%6 = Gather(%0, %3) {axis=1} #l/x\n"
+      "%7 = Mul(%6, %6) #l/sq\n%8 = Add(%5, %7) #l/add\n"
+      "%9 = Loop(%1, _, %2, %3, %4, %8) {token=3} #l\noutput %9 \"y\"\n",
+      all_ops());
+  StepSpec spec;
+  spec.mode = Mode::kPredict;
+  const CompileResult r =
+      compile(source, spec, {.evaluate = make_evaluator(), .until = "fuse_forward"});
+  const std::string text = print_graph(r.graph);
+  EXPECT_EQ(count(text, " = Split("), 1);
+  EXPECT_EQ(count(text, " = Squeeze("), 4);
+  EXPECT_EQ(count(text, "Gather"), 0);
+}
+
 // --- gradients
 
 // Gradients of a graph's scalar output for its parameters, by autodiff and by central differences.
