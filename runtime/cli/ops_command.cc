@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "graph/structure.h"
 #include "runtime/cli/commands.h"
 
 namespace ortrain::cli {
@@ -13,6 +14,7 @@ struct Row {
 };
 
 std::string gradient_of(const OpDef& op) {
+  if (is_structural(op)) return "yes (that of what it becomes)";
   if (op.grad.empty()) return op.decompose ? "yes (by decomposition)" : "no";
   std::string with, without, refused;
   for (const GradRule& r : op.grad) {
@@ -39,7 +41,7 @@ std::vector<Row> rows(const OpTable& table) {
     for (const KernelEntry& k : op->kernels)
       r.kernels += (r.kernels.empty() ? "" : ", ") + std::string(k.name);
     if (op->view) r.kernels = "view";
-    if (r.kernels.empty()) r.kernels = "decomposed";
+    if (r.kernels.empty()) r.kernels = is_structural(*op) ? "dissolved" : "decomposed";
     out.push_back(std::move(r));
   }
   return out;
