@@ -397,6 +397,64 @@ TEST(Import, FunctionsAreInlined) {
   EXPECT_EQ(0, std::memcmp(raw.data(), k.raw(), 8));
 }
 
+// A function of another opset that calls a function, in two overloads, and hands on an attribute.
+TEST(Import, FunctionsNestWithTheirOwnOpsetsAttributesAndOverloads) {
+  onnx::ModelProto m = empty_model(17);
+  m.set_ir_version(10);
+  auto& g = *m.mutable_graph();
+  add_input(g, "x", {2});
+  add_output(g, "y");
+  const auto function = [&](const char* name, const char* overload, const char* call,
+                            const char* domain, int opset) {
+    auto& f = *m.add_functions();
+    f.set_name(name);
+    f.set_domain("my");
+    f.set_overload(overload);
+    f.add_input("a");
+    f.add_output("b");
+    auto* o = f.add_opset_import();
+    o->set_version(opset);
+    o = f.add_opset_import();
+    o->set_domain("my");
+    o->set_version(1);
+    auto* with_default = f.add_attribute_proto();
+    with_default->set_name("slope");
+    with_default->set_type(onnx::AttributeProto::FLOAT);
+    with_default->set_f(0.125f);
+    auto& n = *f.add_node();
+    n.set_op_type(call);
+    n.set_domain(domain);
+    n.add_input("a");
+    n.add_output("b");
+    auto* a = n.add_attribute();
+    a->set_name(*domain ? "slope" : "alpha");
+    a->set_type(onnx::AttributeProto::FLOAT);
+    a->set_ref_attr_name("slope");
+    return &n;
+  };
+  function("Inner", "", "Abs", "", 13);
+  function("Inner", "two", "Scale", "", 9);
+  function("Outer", "", "Inner", "my", 17)->set_overload("two");
+  auto& call = add_node(g, "Outer", "outer", {"x"}, {"m"});
+  call.set_domain("my");
+  auto* slope = call.add_attribute();
+  slope->set_name("slope");
+  slope->set_type(onnx::AttributeProto::FLOAT);
+  slope->set_f(0.5f);
+  add_node(g, "Outer", "plain", {"m"}, {"y"}).set_domain("my");
+  OpTable ops = table_of({"Abs"});
+  OpDef scale{.name = "Scale", .infer = infer_same_as_first};
+  scale.adapt = [](RawNode& raw) { raw.attrs.set("opset", int64_t{raw.opset}); };
+  ops.add(std::move(scale));
+  const auto file = parse(m, ops);
+  const Graph& r = file->graph();
+  ASSERT_EQ(r.topo().size(), 2u);
+  EXPECT_EQ(node_of(r, "m").attrs.f("alpha", 0), 0.5);
+  EXPECT_EQ(node_of(r, "m").attrs.i("opset", 0), 9);
+  EXPECT_EQ(node_of(r, "y").attrs.f("alpha", 0), 0.125);
+  EXPECT_EQ(node_of(r, "y").origin, "plain/Inner_0/Scale_0");
+}
+
 TEST(Import, FunctionsThatNeverEndAreRefused) {
   onnx::ModelProto m = empty_model();
   auto& g = *m.mutable_graph();
