@@ -8,8 +8,7 @@
 // softmax_precision is not looked at: the softmax of a 16-bit graph runs in f32 anyway.
 #include <cmath>
 
-#include "graph/error.h"
-#include "graph/op_def.h"
+#include "ops/common/checks.h"
 
 namespace ortrain::ops {
 namespace {
@@ -23,22 +22,24 @@ Heads heads_of(InferCtx& c) {
   if (c.rank(0) != c.rank(1) || c.rank(0) != c.rank(2) || (c.rank(0) != 3 && c.rank(0) != 4))
     c.fail("Q, K and V must all have rank 3 or 4");
   if (c.rank(0) == 4) return {c.shape(0)[1], c.shape(1)[1]};
-  const int64_t q = c.attrs().i("q_num_heads", 0), kv = c.attrs().i("kv_num_heads", 0);
-  if (q < 1 || kv < 1) c.fail("rank 3 needs q_num_heads and kv_num_heads");
-  return {q, kv};
+  return {head_count(c, "q_num_heads"), head_count(c, "kv_num_heads")};
 }
 
 void infer(InferCtx& c) {
+  same_floats(c, {0, 1, 2, kPastKey, kPastValue});
   const Heads h = heads_of(c);
   const bool flat = c.rank(0) == 3;
   const int row = flat ? 1 : 2;
   const auto width = [&](int i, const Dim& heads) {
-    return flat ? floordiv(c.shape(i)[2], heads) : c.shape(i)[3];
+    return flat ? head_width(c, c.shape(i)[2], heads.value()) : c.shape(i)[3];
   };
   const Dim batch = c.shape(0)[0], queries = c.shape(0)[row], v_width = width(2, h.keys);
   Dim keys = c.shape(1)[row];
   if (c.has(kPastKey) != c.has(kPastValue)) c.fail("past_key and past_value come together");
-  if (c.has(kPastKey)) keys = keys + c.shape(kPastKey)[2];
+  if (c.has(kPastKey)) {
+    if (c.rank(kPastKey) != 4 || c.rank(kPastValue) != 4) c.fail("a past must have rank 4");
+    keys = keys + c.shape(kPastKey)[2];
+  }
   c.out(0, c.dtype(0),
         flat ? Shape{batch, queries, h.queries * v_width}
              : Shape{batch, h.queries, queries, v_width});

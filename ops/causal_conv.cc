@@ -4,13 +4,13 @@
 // input [B,C,L], weight [C,1,k], bias [C]?, past_state [B,C,k-1]? (zeros when absent): a Conv with
 // group = C over past and input, then x sigmoid(x) for activation silu (swish is the same word).
 // present_state: the last k-1 positions of past and input.
-#include "graph/error.h"
-#include "graph/op_def.h"
+#include "ops/common/checks.h"
 
 namespace ortrain::ops {
 namespace {
 
 void infer(InferCtx& c) {
+  same_floats(c, {0, 1, 2, 3});
   const Shape &x = c.shape(0), &w = c.shape(1);
   if (x.rank() != 3 || w.rank() != 3)
     c.fail(cat("input ", x.str(), " and weight ", w.str(), " must have rank 3"));

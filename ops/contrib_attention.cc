@@ -10,12 +10,15 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/contrib.h"
 
 namespace ortrain::ops {
 namespace {
 
 Expr positions(Builder& b, int64_t from, const Dims& dims) {
+  if (element_count(dims) > int64_t{1} << 28)
+    fail(ErrorCode::kUnsupported, "attention over ", element_count(dims), " positions");
   HostTensor t(DType::kI64, dims);
   for (int64_t i = 0; i < t.count(); ++i) t.mutable_data<int64_t>()[i] = from + i;
   return b.constant(std::move(t));
@@ -98,8 +101,8 @@ std::vector<int64_t> hidden_sizes(const Attrs& a, int64_t width) {
 
 void infer_packed(InferCtx& c) {
   const Attrs& a = c.attrs();
-  const int64_t heads = a.i("num_heads", 0);
-  if (heads < 1) c.fail(cat("num_heads is ", heads));
+  const int64_t heads = head_count(c, "num_heads");
+  same_floats(c, {kInput, kWeights, kBias, kPast, kScores});
   if (a.i("do_rotary", 0)) fail(ErrorCode::kUnsupported, "Attention with do_rotary");
   if (a.i("past_present_share_buffer", 0) || c.has(kPastLength))
     fail(ErrorCode::kUnsupported, "Attention with past_present_share_buffer");
@@ -162,11 +165,7 @@ struct MultiShape {
 };
 MultiShape multi_shape(InferCtx& c, int64_t heads) {
   const Shape& q = c.shape(kQuery);
-  const auto per_head = [&](const Dim& d) {
-    if (d.is_const() && d.value() % heads != 0)
-      c.fail(cat("width ", d.value(), " does not divide into ", heads, " heads"));
-    return floordiv(d, Dim(heads));
-  };
+  const auto per_head = [&](const Dim& d) { return head_width(c, d, heads); };
   if (q.rank() == 5) {
     if (c.has(kKey) || c.has(kValue) || !(q[3] == Dim(3)) ||
         prove_equal(q[2], Dim(heads)) == Tri::kNo)
@@ -190,8 +189,8 @@ MultiShape multi_shape(InferCtx& c, int64_t heads) {
 }
 
 void infer_multi(InferCtx& c) {
-  const int64_t heads = c.attrs().i("num_heads", 0);
-  if (heads < 1) c.fail(cat("num_heads is ", heads));
+  const int64_t heads = head_count(c, "num_heads");
+  same_floats(c, {kQuery, kKey, kValue, kMultiBias, kMultiScores, kPastKey, kPastValue});
   const MultiShape s = multi_shape(c, heads);
   Dim keys = s.keys;
   if (c.has(kPastKey) != c.has(kPastValue)) c.fail("past_key and past_value come together");
@@ -267,21 +266,26 @@ bool has_past(const Shape& past) { return !(past[2] == Dim(0)); }
 
 void infer_group(InferCtx& c) {
   const Attrs& a = c.attrs();
-  const int64_t heads = a.i("num_heads", 0), kv = a.i("kv_num_heads", 0);
-  if (heads < 1 || kv < 1 || heads % kv != 0)
+  const int64_t heads = head_count(c, "num_heads"), kv = head_count(c, "kv_num_heads");
+  same_floats(c, {kG, kGKey, kGValue, kGPastKey, kGPastValue, kCos, kSin});
+  if (heads % kv != 0)
     c.fail(cat("num_heads (", heads, ") must be a multiple of kv_num_heads (", kv, ")"));
   if (a.i("smooth_softmax", 0))
     fail(ErrorCode::kUnsupported, "GroupQueryAttention with smooth_softmax");
   const Shape& q = c.shape(kG);
   if (q.rank() != 3 || c.has(kGKey) != c.has(kGValue)) c.fail("query [B,S,H*D], key and value");
   const int64_t parts = c.has(kGKey) ? heads : heads + 2 * kv;
-  if (!q[2].is_const() || q[2].value() % parts != 0)
+  if (!q[2].is_const() || q[2].value() < parts || q[2].value() % parts != 0)
     c.fail(cat("query ", q.str(), " does not divide into ", parts, " heads"));
   const int64_t width = q[2].value() / parts;
   for (int i : {int{kGKey}, int{kGValue}})
     if (c.has(i) && prove_equal(c.shape(i), Shape{q[0], q[1], Dim(kv * width)}) == Tri::kNo)
       c.fail(cat("key or value is ", c.shape(i).str(), ", expected [B,S,", kv * width, "]"));
-  if (a.i("do_rotary", 0) && (!c.has(kCos) || !c.has(kSin))) c.fail("do_rotary needs both caches");
+  if (a.i("do_rotary", 0) &&
+      (!c.has(kCos) || !c.has(kSin) || c.rank(kCos) != 2 || c.rank(kSin) != 2))
+    c.fail("do_rotary needs both caches, [positions, R/2]");
+  if (prove_equal(c.shape(kLengths).count(), q[0]) == Tri::kNo || !is_integer(c.dtype(kLengths)))
+    c.fail("seqlens_k must be one integer per sample");
   Dim keys = q[1];
   if (c.has(kGPastKey) != c.has(kGPastValue)) c.fail("past_key and past_value come together");
   if (c.has(kGPastKey)) {
@@ -294,8 +298,10 @@ void infer_group(InferCtx& c) {
       if (total.size() != 1 || !total[0].is_const() || !past[2].is_const())
         c.fail("total_sequence_length must be one number");
       keys = std::max(past[2].value(), total[0].value());
-      if (q[1].is_const() && keys.value() < q[1].value())
-        c.fail(cat("total_sequence_length ", total[0].value(), " is below the query's length"));
+      if (q[1].is_const() &&
+          (keys.value() < q[1].value() || total[0].value() > past[2].value() + q[1].value()))
+        c.fail(cat("total_sequence_length ", total[0].value(), " does not fit a past of ",
+                   past[2].value(), " and a query of ", q[1].value()));
     }
   }
   c.out(0, c.dtype(0), Shape{q[0], q[1], Dim(heads * width)});

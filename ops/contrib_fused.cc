@@ -5,6 +5,7 @@
 // FusedConv: activation(Conv(X, W, B) + Z). NhwcConv: X and Y are [N, spatial..., C], W as in Conv.
 // BiasSoftmax: softmax(data + bias) over all axes from `axis` on.
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/contrib.h"
 #include "ops/common/window.h"
 
@@ -63,6 +64,7 @@ std::vector<Expr> matmul(Decompose& d) {
 
 // --- FusedGemm
 void infer_gemm(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   if (c.rank(0) != 2 || c.rank(1) != 2) c.fail("operands must be matrices");
   check_activation(c.attrs().s("activation", ""));
   const bool ta = c.attrs().i("transA", 0) != 0, tb = c.attrs().i("transB", 0) != 0;
@@ -99,9 +101,14 @@ void infer_conv_like(InferCtx& c, bool last) {
   if (group < 1 || prove_equal(channels, w[1] * Dim(group)) == Tri::kNo)
     c.fail(cat("input ", x.str(), " does not fit weight ", w.str(), " with ", group, " groups"));
   const Attrs layout{{"channels_last", int64_t{last}}};
-  c.out(0, c.dtype(0),
-        assemble(layout, x[0], w[0],
-                 window_output(c, spatial_dims(x, layout), kernel, /*ceil_mode=*/false)));
+  same_floats(c, {0, 1, 2, 3});
+  const Shape y = assemble(layout, x[0], w[0],
+                           window_output(c, spatial_dims(x, layout), kernel, /*ceil_mode=*/false));
+  if (c.has(2) && (c.rank(2) != 1 || prove_equal(c.shape(2)[0], w[0]) == Tri::kNo))
+    c.fail(cat("bias is ", c.shape(2).str(), ", expected [", w[0].str(), "]"));
+  if (c.has(3) && prove_equal(c.shape(3), y) == Tri::kNo)
+    c.fail(cat("Z is ", c.shape(3).str(), ", Y ", y.str()));
+  c.out(0, c.dtype(0), y);
 }
 void infer_fused_conv(InferCtx& c) { infer_conv_like(c, false); }
 void infer_nhwc_conv(InferCtx& c) { infer_conv_like(c, true); }
@@ -133,6 +140,7 @@ std::vector<Expr> nhwc_conv(Decompose& d) {
 
 // --- BiasSoftmax
 void infer_softmax(InferCtx& c) {
+  same_floats(c, {0, 1});
   normalize_axis(c.attrs().i("axis", 1), c.rank(0));
   const Shape both = broadcast(c.shape(0), c.shape(1));
   if (both.rank() != c.rank(0) || prove_equal(both, c.shape(0)) == Tri::kNo)

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/contrib.h"
 
 namespace ortrain::ops {
@@ -62,6 +63,7 @@ std::vector<Expr> simplified_alone(Decompose& d) {
 
 // --- com.microsoft.LayerNormalization: the standard one
 void infer_layer(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   const int axis = normalize_axis(c.attrs().i("axis", -1), c.rank(0));
   c.out(0, c.dtype(0), c.shape(0));
   for (int i = 1; i <= 2; ++i) c.out(i, c.dtype(0), statistics(c.shape(0), axis));
@@ -81,6 +83,7 @@ constexpr bool kPlain = false, kSimplified = true;
 // input, skip, gamma, beta? (not simplified), bias? -> output, mean?, inv_std_var?, sum?
 template <bool kRms>
 void infer_skip(InferCtx& c) {
+  same_floats(c, {0, 1, 2, 3, 4});
   const Shape x = c.shape(0);
   if (x.rank() != 2 && x.rank() != 3) c.fail("input must have rank 2 or 3, got " + x.str());
   const Shape both = broadcast(x, c.shape(1));
@@ -125,6 +128,7 @@ void infer_embed(InferCtx& c) {
   const Shape ids = c.shape(kIds), words = c.shape(kWords);
   if (ids.rank() != 2 || words.rank() != 2 || c.rank(kPlaces) != 2)
     c.fail("input_ids [B,S] and embeddings [n,H] are needed");
+  same_floats(c, {kWords, kPlaces, kKinds, kGamma, kBeta});
   const Dim width = words[1];
   const bool segments = c.has(kSegments);
   if (segments && (!c.has(kKinds) || prove_equal(c.shape(kSegments), ids) == Tri::kNo))

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/movement.h"
 #include "ops/common/share_node.h"
 #include "ops/common/simd.h"
@@ -28,19 +29,15 @@ struct Extents {
 
 // Of inputs first .. first + 5, the order of LinearAttention.
 Extents extents(InferCtx& c, int first) {
-  const int64_t qh = c.attrs().i("q_num_heads", 0), kvh = c.attrs().i("kv_num_heads", 0);
-  if (qh < 1 || kvh < 1 || qh % kvh != 0)
+  const int64_t qh = head_count(c, "q_num_heads"), kvh = head_count(c, "kv_num_heads");
+  if (qh % kvh != 0)
     c.fail(cat("q_num_heads (", qh, ") must be a multiple of kv_num_heads (", kvh, ")"));
   for (int i = 0; i < 3; ++i)
     if (c.rank(first + i) != 3)
       c.fail("query, key and value must be [B,T,H*D], got " + c.shape(first + i).str());
   const Shape &q = c.shape(first), &k = c.shape(first + kK), &v = c.shape(first + kV);
-  const auto width = [&](const Dim& d, int64_t heads) {
-    if (d.is_const() && d.value() % heads != 0)
-      c.fail(cat("width ", d.value(), " does not divide into ", heads, " heads"));
-    return floordiv(d, Dim(heads));
-  };
-  const Extents e{q[0], q[1], width(q[2], qh), width(v[2], kvh), qh, kvh};
+  same_floats(c, {first, first + kK, first + kV, first + kDecay, first + kBeta});
+  const Extents e{q[0], q[1], head_width(c, q[2], qh), head_width(c, v[2], kvh), qh, kvh};
   for (int i = 1; i < 6; ++i) {
     if (i == kPast || !c.has(first + i)) continue;
     const Shape& s = c.shape(first + i);
@@ -52,7 +49,7 @@ Extents extents(InferCtx& c, int first) {
     c.fail(cat("query ", q.str(), " and key ", k.str(), " have other head sizes"));
   if (c.has(first + kPast)) {
     const Shape state{e.batch, Dim(kvh), e.dk, e.dv};
-    if (prove_equal(c.shape(first + kPast), state) == Tri::kNo)
+    if (!is_float(c.dtype(first + kPast)) || prove_equal(c.shape(first + kPast), state) == Tri::kNo)
       c.fail(cat("past_state is ", c.shape(first + kPast).str(), ", expected ", state.str()));
   }
   if (c.has(first + kDecay)) {

@@ -47,8 +47,10 @@ void infer_like(InferCtx& c) {
   c.out(0, dtype, c.shape(0));
 }
 void infer_bernoulli(InferCtx& c) {
+  const DType dtype = dtype_attr(c.attrs(), c.dtype(0));
   if (!is_float(c.dtype(0))) c.fail("probabilities must be floats");
-  c.out(0, dtype_attr(c.attrs(), c.dtype(0)), c.shape(0));
+  if (is_storage(dtype)) c.fail(cat("random numbers of type ", name_of(dtype)));
+  c.out(0, dtype, c.shape(0));
 }
 void infer_multinomial(InferCtx& c) {
   const DType dtype = dtype_attr(c.attrs(), DType::kI32);

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/movement.h"
 
 namespace ortrain::ops {
@@ -23,17 +24,15 @@ Heads heads_of(InferCtx& c) {
   const Shape& x = c.shape(0);
   if (x.rank() == 4) return {false, x[0], x[1], x[2], x[3]};
   if (x.rank() != 3) c.fail("X must be [B,H,S,D] or [B,S,H*D], got " + x.str());
-  const int64_t heads = c.attrs().i("num_heads", 0);
-  if (heads < 1) c.fail("rank 3 needs num_heads");
-  if (x[2].is_const() && x[2].value() % heads != 0)
-    c.fail(cat("width ", x[2].value(), " does not divide into ", heads, " heads"));
-  return {true, x[0], heads, x[1], floordiv(x[2], Dim(heads))};
+  const int64_t heads = head_count(c, "num_heads");
+  return {true, x[0], heads, x[1], head_width(c, x[2], heads)};
 }
 
 void infer(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   const Heads h = heads_of(c);
   const int64_t given = c.attrs().i("rotary_embedding_dim", 0);
-  if (given < 0 || given % 2 != 0 ||
+  if (given < 0 || given > (1 << 30) || given % 2 != 0 ||
       (h.width.is_const() && (given > h.width.value() || h.width.value() % 2 * (given == 0) != 0)))
     c.fail(cat("rotary_embedding_dim ", given, " of heads of ", h.width.str(), " elements"));
   const Dim half = given ? Dim(given / 2) : floordiv(h.width, Dim(2));
@@ -163,7 +162,7 @@ Expr grad_cache(Grad& g) {
 // --- com.microsoft: input, position_ids [B,S] or [1] (an offset), cos_cache, sin_cache
 int64_t microsoft_heads(const Attrs& a, const Shape& x, const Shape& cache) {
   const int64_t heads = a.i("num_heads", 0);
-  if (heads > 0 || x.rank() != 3) return heads;
+  if (heads > 0 || x.rank() != 3) return heads;  // checked by RotaryEmbedding
   if (!cache[1].is_const() || !x[2].is_const() || cache[1].value() < 1) return 0;
   return x[2].value() / (2 * cache[1].value());
 }

@@ -32,7 +32,7 @@ void check_indices(InferCtx& c, int i, const Dim& batch) {
 void infer(InferCtx& c) {
   const Shape &past = c.shape(0), &update = c.shape(1);
   const int axis = axis_of(c, past.rank());
-  bool fits = past.rank() == update.rank();
+  bool fits = past.rank() == update.rank() && c.dtype(0) == c.dtype(1);
   for (int i = 0; fits && i < past.rank(); ++i)
     fits = i == axis || prove_equal(past[i], update[i]) != Tri::kNo;
   if (fits && past[axis].is_const() && update[axis].is_const())

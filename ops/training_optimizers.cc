@@ -19,6 +19,7 @@ void infer_update(InferCtx& c, int groups) {
     if (!(c.shape(i).count() == Dim(1))) c.fail("R and T are scalars");
   for (int i = 0; i < n; ++i) {
     const int first = 2 + i;
+    if (!is_float(c.dtype(first))) c.fail("tensors must be floats");
     for (int k = 1; k < groups; ++k) {
       const int at = 2 + k * n + i;
       if (prove_equal(c.shape(first), c.shape(at)) == Tri::kNo || c.dtype(first) != c.dtype(at))

@@ -6,8 +6,8 @@ Names "rowNN_..." are of the list of gradient defects in the design's facts: row
 3 Scatter*, 4 TopK, 5 and 32 LayerNormalization, 6 Clip, 8 Concat, 9 Pow, 10 ConvTranspose, 16
 SoftmaxCrossEntropyLoss, 18 and 31 Gather, 19 MaxPool, 20 AveragePool, 21 Resize, 22 ties and untaken
 branches, 23 recurrent layers, 24 Cast, 25 shapes computed at run time, 26 Softmax before opset 13,
-28 QuantizeLinear, 33 ceil-mode shapes. Arrays: "CASE/model" (ONNX bytes), "CASE/in/NAME",
-"CASE/out/y", "CASE/dy", "CASE/grad/NAME" per input that gets a gradient. tests/ops/edges_test.cc
+33 ceil-mode shapes. Arrays: "CASE/model" (ONNX bytes), "CASE/in/NAME",
+"CASE/out/y", "CASE/dy", "CASE/grad/NAME" per input that gets a gradient. Row 28 is in ../fake_quantize. tests/ops/edges_test.cc
 reads them.
 """
 import math
@@ -26,7 +26,7 @@ torch.set_default_dtype(torch.float64)
 rng = np.random.default_rng(11)
 arrays, count = {}, 0
 INF, NAN = math.inf, math.nan
-KIND = {"float64": "double", "int64": "int64", "bool": "bool", "int32": "int32", "uint8": "uint8"}
+KIND = {"float64": "double", "int64": "int64", "bool": "bool", "int32": "int32", "uint8": "uint8", "int8": "int8"}
 
 
 def r(*shape, low=-2.0, high=2.0):
