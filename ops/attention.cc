@@ -95,6 +95,8 @@ std::vector<Expr> spelled_out(Decompose& d, const Parts& p, const Attrs& attrs) 
   if (p.mask)
     scores = p.mask.dtype() == DType::kBool ? b.where(p.mask, scores, low) : scores + p.mask;
   if (attrs.i("is_causal", 0)) {
+    if (element_count(Dims{queries, keys}) > int64_t{1} << 31)
+      fail(ErrorCode::kUnsupported, "a causal mask of ", queries, " x ", keys);
     HostTensor sees(DType::kBool, {queries, keys});
     for (int64_t i = 0; i < queries * keys; ++i)
       sees.mutable_data<bool>()[i] = i % keys <= i / keys + p.past;
