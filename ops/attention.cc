@@ -34,6 +34,10 @@ void infer(InferCtx& c) {
     return flat ? head_width(c, c.shape(i)[2], heads.value()) : c.shape(i)[3];
   };
   const Dim batch = c.shape(0)[0], queries = c.shape(0)[row], v_width = width(2, h.keys);
+  width(0, h.queries);
+  if (h.queries.is_const() && h.keys.is_const() &&
+      (h.keys.value() == 0 || h.queries.value() % h.keys.value() != 0))
+    c.fail(cat(h.queries.str(), " query heads are no multiple of ", h.keys.str(), " key heads"));
   Dim keys = c.shape(1)[row];
   if (c.has(kPastKey) != c.has(kPastValue)) c.fail("past_key and past_value come together");
   if (c.has(kPastKey)) {
