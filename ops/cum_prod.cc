@@ -5,6 +5,7 @@
 // cumprod: dx_k = (product of what comes before k) * S_k with the sum S_k = dy_k + x_{k+1} S_{k+1},
 // for exclusive S_k = dy_{k+1} + x_{k+1} S_{k+1}. Two sweeps over each line.
 #include <algorithm>
+#include <array>
 #include <type_traits>
 
 #include "graph/error.h"
@@ -28,6 +29,8 @@ void infer_grad(InferCtx& c) {
   c.out(0, c.dtype(1), c.shape(1));
 }
 
+constexpr int64_t kWide = 64;
+
 struct Lines {
   int64_t n = 1, inner = 1, count = 0;
   bool exclusive = false, reverse = false;
@@ -44,12 +47,18 @@ struct Lines {
     exclusive = q.attrs.i("exclusive", 0) != 0;
     reverse = q.attrs.i("reverse", 0) != 0;
   }
-  // Calls f(base): element k of the line, in running order, lies at base + at(k).
+  // Calls f(base, width) for neighbouring lines, at most kWide: element k, in running order, of
+  // line j lies at base + at(k) + j, so that the inner loops run over contiguous memory.
   template <class F>
   void each(F&& f) const {
     parallel_for(threads, count, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, n)),
                  [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i) f(i / inner * n * inner + i % inner);
+                   for (int64_t i = begin; i < end;) {
+                     const int64_t column = i % inner;
+                     const int64_t width = std::min({kWide, end - i, inner - column});
+                     f(i / inner * n * inner + column, width);
+                     i += width;
+                   }
                  });
   }
   int64_t at(int64_t k) const { return (reverse ? n - 1 - k : k) * inner; }
@@ -62,15 +71,23 @@ Kernel prepare(const KernelQuery& q) {
               T* y = a.y<T>(0);
               // Integers wrap: in unsigned arithmetic.
               using P = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
-              l.each([&](int64_t base) {
-                P p = 1;
-                for (int64_t k = 0; k < l.n; ++k) {
-                  const int64_t i = base + l.at(k);
-                  const P v = static_cast<P>(load(x[i]));
-                  if (!l.exclusive) p *= v;
-                  y[i] = store<T>(static_cast<Acc<T>>(p));
-                  if (l.exclusive) p *= v;
+              const auto step = [&](int64_t i, P& product) {
+                const P v = static_cast<P>(load(x[i]));
+                if (!l.exclusive) product *= v;
+                y[i] = store<T>(static_cast<Acc<T>>(product));
+                if (l.exclusive) product *= v;
+              };
+              l.each([&](int64_t base, int64_t width) {
+                P one = 1;
+                if (width == 1) {
+                  for (int64_t k = 0; k < l.n; ++k) step(base + l.at(k), one);
+                  return;
                 }
+                std::array<P, kWide> all;
+                all.fill(1);
+                for (int64_t k = 0; k < l.n; ++k)
+                  for (int64_t j = 0; j < width; ++j)
+                    step(base + l.at(k) + j, all[static_cast<size_t>(j)]);
               });
             }};
   });
@@ -84,21 +101,33 @@ Kernel prepare_grad(const KernelQuery& q) {
       const T *dy = a.x<T>(0), *x = a.x<T>(1);
       T* dx = a.y<T>(0);
       double* before = static_cast<double*>(a.workspace);
-      l.each([&](int64_t base) {
-        double p = 1;
-        for (int64_t k = 0; k < l.n; ++k) {
-          const int64_t i = base + l.at(k);
-          before[i] = p;
-          p *= load(x[i]);
+      struct Line {
+        double product = 1, sum = 0, later_dy = 0, later_x = 0;
+      };
+      const auto forward = [&](int64_t i, Line& line) {
+        before[i] = line.product;
+        line.product *= load(x[i]);
+      };
+      const auto backward = [&](int64_t i, Line& line) {
+        const double d = load(dy[i]);
+        line.sum = (l.exclusive ? line.later_dy : d) + line.later_x * line.sum;
+        line.later_dy = d, line.later_x = load(x[i]);
+        dx[i] = store<T>(before[i] * line.sum);
+      };
+      l.each([&](int64_t base, int64_t width) {
+        if (width == 1) {
+          Line line;
+          for (int64_t k = 0; k < l.n; ++k) forward(base + l.at(k), line);
+          for (int64_t k = l.n; k-- > 0;) backward(base + l.at(k), line);
+          return;
         }
-        double sum = 0, later_dy = 0, later_x = 0;
-        for (int64_t k = l.n; k-- > 0;) {
-          const int64_t i = base + l.at(k);
-          const double d = load(dy[i]);
-          sum = (l.exclusive ? later_dy : d) + later_x * sum;
-          later_dy = d, later_x = load(x[i]);
-          dx[i] = store<T>(before[i] * sum);
-        }
+        std::array<Line, kWide> lines{};
+        for (int64_t k = 0; k < l.n; ++k)
+          for (int64_t j = 0; j < width; ++j)
+            forward(base + l.at(k) + j, lines[static_cast<size_t>(j)]);
+        for (int64_t k = l.n; k-- > 0;)
+          for (int64_t j = 0; j < width; ++j)
+            backward(base + l.at(k) + j, lines[static_cast<size_t>(j)]);
       });
     };
   });
@@ -126,6 +155,7 @@ void register_cum_prod(OpTable& table) {
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "ref", nullptr, prepare}},
       .examples = {{.in = {f({2, 3, 4}), iconst({}, {1})}},
+                   {.in = {f({2, 3, 70}), iconst({}, {1})}},
                    {.in = {f({2, 5}), iconst({}, {-1})}, .attrs = with(1, 0)},
                    {.in = {f({2, 5}), iconst({1}, {0})}, .attrs = with(0, 1)},
                    {.in = {f({2, 5}), iconst({}, {1})}, .attrs = with(1, 1)},

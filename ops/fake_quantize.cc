@@ -90,51 +90,83 @@ Kernel backward_ref(const KernelQuery& q) {
           }};
 }
 
-// --- f32 to integers: the range moved by the zero point, one scale per run
+// --- f32 to integers. The range [low, high] is moved by the zero point. kStep 0: one scale for the
+// run; 1: one per element (a vector of channels along the last axis).
 constexpr float kShift = 12582912.f;  // 1.5 * 2^23: adding it rounds |v| <= 2^22 to nearest even
 
-ORTRAIN_SIMD void forward_run(const float* x, float scale, float low, float high, float* y,
-                              int64_t n) {
+struct Ranges {
+  const float *scale, *low, *high;
+};
+
+template <int kStep>
+[[gnu::always_inline]] inline void forward_loop(const float* x, Ranges r, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
+    const float scale = r.scale[i * kStep], low = r.low[i * kStep], high = r.high[i * kStep];
     float v = x[i] / scale;
     v = v > low ? v : low;
     v = v < high ? v : high;
     y[i] = ((v + kShift) - kShift) * scale;
   }
 }
-ORTRAIN_SIMD void backward_dx(const float* dy, const float* x, float scale, float low, float high,
-                              float* dx, int64_t n) {
+template <int kStep>
+[[gnu::always_inline]] inline void dx_loop(const float* dy, const float* x, Ranges r, float* dx,
+                                           int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    float v = x[i] / scale;
+    const float low = r.low[i * kStep], high = r.high[i * kStep];
+    float v = x[i] / r.scale[i * kStep];
     v = v > low - 1 ? v : low - 1;
     v = v < high + 1 ? v : high + 1;
-    const float r = (v + kShift) - kShift;
-    dx[i] = r >= low && r <= high ? dy[i] : 0.f;
+    const float code = (v + kShift) - kShift;
+    dx[i] = code >= low && code <= high ? dy[i] : 0.f;
   }
 }
-ORTRAIN_SIMD void backward_dscale(const float* dy, const float* x, float scale, float low,
-                                  float high, float* term, int64_t n) {
+template <int kStep>
+[[gnu::always_inline]] inline void dscale_loop(const float* dy, const float* x, Ranges r,
+                                               float* term, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const float v = x[i] / scale;
+    const float low = r.low[i * kStep], high = r.high[i * kStep];
+    const float v = x[i] / r.scale[i * kStep];
     float c = v > low - 1 ? v : low - 1;
     c = c < high + 1 ? c : high + 1;
-    const float r = (c + kShift) - kShift;
-    const float outside = r < low ? low : high;
-    term[i] = dy[i] * (r >= low && r <= high ? r - v : outside);
+    const float code = (c + kShift) - kShift, outside = code < low ? low : high;
+    term[i] = dy[i] * (code >= low && code <= high ? code - v : outside);
   }
 }
+ORTRAIN_SIMD void forward_run(const float* x, Ranges r, int64_t step, float* y, int64_t n) {
+  if (step)
+    forward_loop<1>(x, r, y, n);
+  else
+    forward_loop<0>(x, r, y, n);
+}
+ORTRAIN_SIMD void dx_run(const float* dy, const float* x, Ranges r, int64_t step, float* dx,
+                         int64_t n) {
+  if (step)
+    dx_loop<1>(dy, x, r, dx, n);
+  else
+    dx_loop<0>(dy, x, r, dx, n);
+}
+ORTRAIN_SIMD void dscale_run(const float* dy, const float* x, Ranges r, int64_t step, float* term,
+                             int64_t n) {
+  if (step)
+    dscale_loop<1>(dy, x, r, term, n);
+  else
+    dscale_loop<0>(dy, x, r, term, n);
+}
 
-// Calls f(at, count, scale, low, high); scales of neighbours may differ from element to element.
+// Calls f(at, count, ranges, step).
 template <class F>
 void float_runs(const Spec& s, const void* scale, const void* zero, F&& f) {
-  for_scaled_runs(
-      s.threads, s.n, s.map, s.scale, scale, s.zero, s.zero == DType::kUndefined ? nullptr : zero,
-      [&](int64_t at, int64_t count, const double* by, const double* z, int64_t step) {
-        const int64_t length = step ? 1 : count;
-        for (int64_t i = 0; i < count; i += length)
-          f(at + i, length, static_cast<float>(by[i * step]),
-            static_cast<float>(s.z.low - z[i * step]), static_cast<float>(s.z.high - z[i * step]));
-      });
+  for_scaled_runs(s.threads, s.n, s.map, s.scale, scale, s.zero,
+                  s.zero == DType::kUndefined ? nullptr : zero,
+                  [&](int64_t at, int64_t count, const double* by, const double* z, int64_t step) {
+                    std::array<float, kRun> scales, low, high;
+                    for (size_t i = 0; i < static_cast<size_t>(step ? count : 1); ++i) {
+                      scales[i] = static_cast<float>(by[i]);
+                      low[i] = static_cast<float>(s.z.low - z[i]);
+                      high[i] = static_cast<float>(s.z.high - z[i]);
+                    }
+                    f(at, count, Ranges{scales.data(), low.data(), high.data()}, step);
+                  });
 }
 
 std::string reject(const KernelQuery& q, size_t first) {
@@ -145,21 +177,18 @@ std::string reject(const KernelQuery& q, size_t first) {
 }
 Kernel forward_simd(const KernelQuery& q) {
   return {0, [s = Spec(q, 0)](const KernelArgs& a) {
-            float_runs(s, a.in[1], a.in[2],
-                       [&](int64_t at, int64_t n, float scale, float low, float high) {
-                         forward_run(a.x<float>(0) + at, scale, low, high, a.y<float>(0) + at, n);
-                       });
+            float_runs(s, a.in[1], a.in[2], [&](int64_t at, int64_t n, Ranges r, int64_t step) {
+              forward_run(a.x<float>(0) + at, r, step, a.y<float>(0) + at, n);
+            });
           }};
 }
 Kernel backward_simd(const KernelQuery& q) {
   return {0, [s = Spec(q, 1)](const KernelArgs& a) {
-            float_runs(s, a.in[2], a.in[3],
-                       [&](int64_t at, int64_t n, float scale, float low, float high) {
-                         const float *dy = a.x<float>(0) + at, *x = a.x<float>(1) + at;
-                         if (a.out[1])
-                           backward_dscale(dy, x, scale, low, high, a.y<float>(1) + at, n);
-                         if (a.out[0]) backward_dx(dy, x, scale, low, high, a.y<float>(0) + at, n);
-                       });
+            float_runs(s, a.in[2], a.in[3], [&](int64_t at, int64_t n, Ranges r, int64_t step) {
+              const float *dy = a.x<float>(0) + at, *x = a.x<float>(1) + at;
+              if (a.out[1]) dscale_run(dy, x, r, step, a.y<float>(1) + at, n);
+              if (a.out[0]) dx_run(dy, x, r, step, a.y<float>(0) + at, n);
+            });
           }};
 }
 

@@ -1,8 +1,10 @@
 // LpPool and GlobalLpPool: y = (sum over the window of |x|^p)^(1/p), and ortrain.LpPoolGrad. 1 to 3
 // spatial axes, dilations, ceil_mode, auto_pad.
 //
-// dx = sum over windows of dy sign(x) (|x| / y)^(p-1), gathered per input element, so that the
-// order of sums is fixed. Where y = 0 the gradient is 0, as PyTorch; sign(0) = 0 for p = 1.
+// dx = sum over windows of dy sign(x) (|x| / y)^(p-1), in an order that does not depend on threads:
+// each takes whole planes. p = 1 and 2 run row by row over taps, others element by element. Where y
+// = 0 the gradient is 0, as PyTorch; sign(0) = 0 for p = 1.
+#include <algorithm>
 #include <cmath>
 
 #include "graph/error.h"
@@ -48,28 +50,58 @@ double root(double x, int64_t p) {
   return p == 1 ? x : p == 2 ? std::sqrt(x) : std::pow(x, 1 / static_cast<double>(p));
 }
 
-// Offset in x of tap t of window o.
-int64_t offset_of(const Window& w, const std::array<int64_t, 3>& o,
-                  const std::array<int64_t, 3>& t) {
-  int64_t offset = 0;
-  for (size_t i = 0; i < 3; ++i)
-    offset += (o[i] * w.stride[i] - w.begin[i] + t[i] * w.dilation[i]) * w.x.s[i];
-  return offset;
+// Calls f(offset of a row of windows in y, offset in x, first, last, step) for every tap and row:
+// window i of [first, last) reads x at offset + i * step.
+template <class F>
+void tap_rows(const Window& w, F&& f) {
+  std::array<int64_t, 3> t;
+  for (t[0] = 0; t[0] < w.kernel[0]; ++t[0])
+    for (t[1] = 0; t[1] < w.kernel[1]; ++t[1])
+      for (t[2] = 0; t[2] < w.kernel[2]; ++t[2])
+        for (int64_t o0 = 0; o0 < w.out[0]; ++o0) {
+          const int64_t i0 = o0 * w.stride[0] - w.begin[0] + t[0] * w.dilation[0];
+          if (i0 < 0 || i0 >= w.in[0]) continue;
+          for (int64_t o1 = 0; o1 < w.out[1]; ++o1) {
+            const int64_t i1 = o1 * w.stride[1] - w.begin[1] + t[1] * w.dilation[1];
+            if (i1 < 0 || i1 >= w.in[1]) continue;
+            const int64_t start = t[2] * w.dilation[2] - w.begin[2], step = w.stride[2];
+            const int64_t first = start < 0 ? (-start + step - 1) / step : 0;
+            const int64_t last =
+                start >= w.in[2] ? 0 : std::min(w.out[2], (w.in[2] - start + step - 1) / step);
+            f((o0 * w.out[1] + o1) * w.out[2], (i0 * w.in[1] + i1) * w.in[2] + start, first, last,
+              step);
+          }
+        }
 }
 
+// powers: in_count() places, sums: out_count().
 template <class T>
-void pool_plane(const Window& w, int64_t p, const T* x, T* y) {
-  std::array<int64_t, 3> o, a, b, t;
-  for (o[0] = 0; o[0] < w.out[0]; ++o[0])
-    for (o[1] = 0; o[1] < w.out[1]; ++o[1])
-      for (o[2] = 0; o[2] < w.out[2]; ++o[2]) {
-        for (size_t i = 0; i < 3; ++i) w.valid(static_cast<int>(i), o[i], a[i], b[i]);
-        double sum = 0;
-        for (t[0] = a[0]; t[0] < b[0]; ++t[0])
-          for (t[1] = a[1]; t[1] < b[1]; ++t[1])
-            for (t[2] = a[2]; t[2] < b[2]; ++t[2]) sum += power(load(x[offset_of(w, o, t)]), p);
-        y[o[0] * w.y.s[0] + o[1] * w.y.s[1] + o[2] * w.y.s[2]] = store<T>(root(sum, p));
-      }
+void pool_plane(const Window& w, int64_t p, const T* x, double* powers, double* sums, T* y) {
+  for (int64_t i = 0; i < w.in_count(); ++i) powers[i] = power(load(x[i]), p);
+  std::fill_n(sums, w.out_count(), 0.0);
+  tap_rows(w, [&](int64_t to, int64_t from, int64_t first, int64_t last, int64_t step) {
+    for (int64_t i = first; i < last; ++i) sums[to + i] += powers[from + i * step];
+  });
+  for (int64_t i = 0; i < w.out_count(); ++i) y[i] = store<T>(root(sums[i], p));
+}
+
+// p = 1 or 2: dx = x^(p-1) sum of dy / y^(p-1), spread per window; 16-bit and f32 numbers stay far
+// from the limits of double, and f64 ones down to norms of 1e-300.
+template <class T>
+void grad_plane_low(const Window& w, int64_t p, const T* dy, const T* x, const T* y,
+                    double* factors, double* sums, T* dx) {
+  for (int64_t i = 0; i < w.out_count(); ++i) {
+    const double norm = load(y[i]);
+    factors[i] = norm == 0 ? 0 : p == 1 ? load(dy[i]) : load(dy[i]) / norm;
+  }
+  std::fill_n(sums, w.in_count(), 0.0);
+  tap_rows(w, [&](int64_t from, int64_t to, int64_t first, int64_t last, int64_t step) {
+    for (int64_t i = first; i < last; ++i) sums[to + i * step] += factors[from + i];
+  });
+  for (int64_t i = 0; i < w.in_count(); ++i) {
+    const double v = load(x[i]);
+    dx[i] = store<T>(sums[i] * (p == 2 ? v : v > 0 ? 1 : v < 0 ? -1 : v));
+  }
 }
 
 template <class T>
@@ -85,7 +117,7 @@ void grad_plane(const Window& w, int64_t p, const T* dy, const T* x, const T* y,
             w.covering(2, i2, [&](int64_t o2, int64_t) {
               const int64_t from = o0 * w.y.s[0] + o1 * w.y.s[1] + o2 * w.y.s[2];
               const double norm = load(y[from]);
-              if (norm != 0) sum += load(dy[from]) * (p == 1 ? 1 : power(v / norm, p - 1));
+              if (norm != 0) sum += load(dy[from]) * power(v / norm, p - 1);
             });
           });
         });
@@ -93,26 +125,56 @@ void grad_plane(const Window& w, int64_t p, const T* dy, const T* x, const T* y,
       }
 }
 
+// Calls f(plane, input buffer, output buffer), spread over threads.
+struct Planes {
+  Window w;
+  int64_t p, count, pieces;
+  int threads;
+  Planes(const KernelQuery& q, const Dims& x, const Dims& y)
+      : w(window_of(q.attrs, x, y, q.attrs.ints("kernel_shape"))),
+        p(norm_of(q.attrs)),
+        count(w.n * w.cx),
+        pieces(std::max<int64_t>(1, std::min<int64_t>(q.threads, count))),
+        threads(q.threads) {}
+  int64_t places() const { return count == 0 ? 0 : w.in_count() + w.out_count(); }
+  size_t workspace() const { return static_cast<size_t>(places() * pieces) * sizeof(double); }
+  template <class F>
+  void each(void* workspace, F&& f) const {
+    parallel_for(threads, pieces, 1, [&](int64_t piece, int64_t end) {
+      for (; piece < end; ++piece) {
+        double* own = static_cast<double*>(workspace) + piece * places();
+        for (int64_t i = count * piece / pieces; i < count * (piece + 1) / pieces; ++i)
+          f(i, own, own + w.in_count());
+      }
+    });
+  }
+};
+
 Kernel prepare(const KernelQuery& q) {
-  const Window w = window_of(q.attrs, q.in[0].dims, q.out[0].dims, q.attrs.ints("kernel_shape"));
+  const Planes planes(q, q.in[0].dims, q.out[0].dims);
   return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
-    return {0, [w, p = norm_of(q.attrs), threads = q.threads](const KernelArgs& a) {
-              parallel_for(threads, w.n * w.cx, 1, [&](int64_t begin, int64_t end) {
-                for (int64_t i = begin; i < end; ++i)
-                  pool_plane(w, p, a.x<T>(0) + i * w.in_count(), a.y<T>(0) + i * w.out_count());
+    return {planes.workspace(), [planes](const KernelArgs& a) {
+              const Window& w = planes.w;
+              planes.each(a.workspace, [&](int64_t i, double* in, double* out) {
+                pool_plane(w, planes.p, a.x<T>(0) + i * w.in_count(), in, out,
+                           a.y<T>(0) + i * w.out_count());
               });
             }};
   });
 }
 Kernel prepare_grad(const KernelQuery& q) {
-  const Window w = window_of(q.attrs, q.in[1].dims, q.in[0].dims, q.attrs.ints("kernel_shape"));
+  const Planes planes(q, q.in[1].dims, q.in[0].dims);
   return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
-    return {0, [w, p = norm_of(q.attrs), threads = q.threads](const KernelArgs& a) {
-              parallel_for(threads, w.n * w.cx, 1, [&](int64_t begin, int64_t end) {
-                for (int64_t i = begin; i < end; ++i) {
-                  const int64_t x = i * w.in_count(), y = i * w.out_count();
-                  grad_plane(w, p, a.x<T>(0) + y, a.x<T>(1) + x, a.x<T>(2) + y, a.y<T>(0) + x);
-                }
+    return {planes.workspace(), [planes](const KernelArgs& a) {
+              const Window& w = planes.w;
+              planes.each(a.workspace, [&](int64_t i, double* in, double* out) {
+                const int64_t x = i * w.in_count(), y = i * w.out_count();
+                const T *dy = a.x<T>(0) + y, *from = a.x<T>(1) + x, *norms = a.x<T>(2) + y;
+                T* dx = a.y<T>(0) + x;
+                if (planes.p <= 2)
+                  grad_plane_low(w, planes.p, dy, from, norms, out, in, dx);
+                else
+                  grad_plane(w, planes.p, dy, from, norms, dx);
               });
             }};
   });

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "ops/common/ref.h"
 #include "ops/common/storage.h"
 
 namespace ortrain::ops {
@@ -79,44 +80,57 @@ double code_at(const uint8_t* bytes, int64_t i, int64_t bits) {
   return bytes[i / per_byte] >> (i % per_byte * bits) & ((1 << bits) - 1);
 }
 
+// Codes [begin, end) of a row, all in one block.
+template <class T>
+void dequantize_run(const uint8_t* codes, int64_t bits, int64_t begin, int64_t end, double zero,
+                    double scale, T* w) {
+  if (bits == 4 && begin % 2 == 0) {  // a table of the 16 values, two to a byte
+    std::array<T, 16> value;
+    for (size_t c = 0; c < value.size(); ++c)
+      value[c] = store<T>((static_cast<double>(c) - zero) * scale);
+    int64_t k = begin;
+    for (; k + 1 < end; k += 2) {
+      const uint8_t two = codes[k / 2];
+      w[k] = value[two & 15], w[k + 1] = value[two >> 4];
+    }
+    if (k < end) w[k] = value[codes[k / 2] & 15];
+    return;
+  }
+  for (int64_t k = begin; k < end; ++k) w[k] = store<T>((code_at(codes, k, bits) - zero) * scale);
+}
+
 Kernel dequantize(const KernelQuery& q) {
   const Spec s = spec_of(q.attrs);
-  const bool packed = q.has_in(2) && q.in[2].dtype == DType::kU8;
-  const DType scale_type = q.in[1].dtype,
-              zero_type = q.has_in(2) ? q.in[2].dtype : DType::kUndefined;
-  return {0, [=, indexed = q.has_in(3), threads = q.threads](const KernelArgs& a) {
-            parallel_for(threads, s.n, 1 + 4096 / s.k, [&](int64_t begin, int64_t end) {
-              std::array<double, kRun> run;
-              for (int64_t row = begin; row < end; ++row) {
-                const uint8_t* codes = a.x<uint8_t>(0) + row * s.blocks * s.blob();
-                for (int64_t at = 0; at < s.k; at += kRun) {
-                  const int64_t count = std::min(kRun, s.k - at);
-                  int64_t last = -1;
-                  double scale = 0, zero = static_cast<double>(1 << (s.bits - 1));
-                  for (int64_t k = at; k < at + count; ++k) {
-                    int64_t block = k / s.block;
+  const bool packed = q.has_in(2) && q.in[2].dtype == DType::kU8, indexed = q.has_in(3);
+  const DType zero_type = q.has_in(2) ? q.in[2].dtype : DType::kUndefined;
+  return dispatch_float(q.in[1].dtype, [&]<class T>() -> Kernel {
+    return {0, [=, threads = q.threads](const KernelArgs& a) {
+              parallel_for(threads, s.n, 1 + 4096 / s.k, [&](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) {
+                  const uint8_t* codes = a.x<uint8_t>(0) + row * s.blocks * s.blob();
+                  T* w = a.y<T>(0) + row * s.k;
+                  for (int64_t k = 0; k < s.k;) {
+                    int64_t block = k / s.block, stop = std::min(s.k, (block + 1) * s.block);
                     if (indexed) {
-                      block = a.x<int32_t>(3)[k];
+                      block = a.x<int32_t>(3)[k], stop = k + 1;
                       if (block < 0 || block >= s.blocks) {
                         a.fault->report(k, block, 0, s.blocks);
                         block = 0;
                       }
                     }
-                    if (block != last) {
-                      load_run(scale_type, a.in[1], row * s.blocks + block, 1, &scale);
-                      if (packed)
-                        zero = code_at(a.x<uint8_t>(2) + row * s.zero_bytes(), block, s.bits);
-                      else if (zero_type != DType::kUndefined)
-                        load_run(zero_type, a.in[2], row * s.blocks + block, 1, &zero);
-                      last = block;
-                    }
-                    run[static_cast<size_t>(k - at)] = (code_at(codes, k, s.bits) - zero) * scale;
+                    double zero = static_cast<double>(1 << (s.bits - 1));
+                    if (packed)
+                      zero = code_at(a.x<uint8_t>(2) + row * s.zero_bytes(), block, s.bits);
+                    else if (zero_type != DType::kUndefined)
+                      load_run(zero_type, a.in[2], row * s.blocks + block, 1, &zero);
+                    dequantize_run(codes, s.bits, k, stop, zero,
+                                   load(a.x<T>(1)[row * s.blocks + block]), w);
+                    k = stop;
                   }
-                  store_run(scale_type, run.data(), count, a.out[0], row * s.k + at);
                 }
-              }
-            });
-          }};
+              });
+            }};
+  });
 }
 
 // The weight [N, K] in the type of A, for a formula or a decomposition.
