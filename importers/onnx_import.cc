@@ -314,6 +314,7 @@ void Importer::add_node(const onnx::NodeProto& p, int index, Scope& s) {
   if (op == "Constant" && add_constant(p, origin, s)) return;
   if (op == "If") return add_if(p, origin, s);
   if (op == "Loop" || op == "Scan" || op == "SequenceMap") return add_loop(p, origin, s);
+  if (op == "ai.onnx.preview.FlexAttention" && add_flex_attention(p, origin, s)) return;
   if (op == "Identity" && add_untied(p, s)) return;
   if (op == "ConstantOfShape" && add_filled(p, s)) return;
   add_op(p, origin, s);

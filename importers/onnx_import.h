@@ -118,6 +118,8 @@ class Importer {
   void inline_function(const onnx::NodeProto& p, const onnx::FunctionProto& f,
                        const std::string& origin, Scope& s);
   void add_if(const onnx::NodeProto& p, const std::string& origin, Scope& s);
+  // onnx_flex.cc; false: there are no modifiers to inline
+  bool add_flex_attention(const onnx::NodeProto& p, const std::string& origin, Scope& s);
   void add_loop(const onnx::NodeProto& p, const std::string& origin, Scope& s);
   const onnx::GraphProto* body_graph(const onnx::NodeProto& p, const char* name,
                                      const std::string& shown) const;

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "ops/common/checks.h"
+#include "ops/common/contrib.h"
 
 namespace ortrain::ops {
 namespace {
@@ -152,6 +153,62 @@ std::vector<Expr> decompose(Decompose& d) {
   return out;
 }
 
+// --- FlexAttention (ai.onnx.preview): as it is without modifiers, else its two halves
+void infer_flex(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
+  const Shape &q = c.shape(0), &k = c.shape(1), &v = c.shape(2);
+  if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4) c.fail("Q, K and V must have rank 4");
+  c.out(0, c.dtype(0), Shape{q[0], q[1], q[2], v[3]});
+}
+std::vector<Expr> flex(Decompose& d) {
+  Attrs attrs;
+  if (d.attrs().has("scale")) attrs.set("scale", d.attrs().f("scale", 1));
+  return {d.b.op("Attention", {d.x(0), d.x(1), d.x(2)}, attrs)};
+}
+
+void check_groups(InferCtx& c, const Dim& heads, const Dim& kv_heads) {
+  if (heads.is_const() && kv_heads.is_const() &&
+      (kv_heads.value() < 1 || heads.value() % kv_heads.value() != 0))
+    c.fail(cat(heads.str(), " query heads are no multiple of ", kv_heads.str(), " key heads"));
+}
+
+void infer_flex_scores(InferCtx& c) {
+  same_floats(c, {0, 1});
+  const Shape &q = c.shape(0), &k = c.shape(1);
+  if (q.rank() != 4 || k.rank() != 4 || prove_equal(q[0], k[0]) == Tri::kNo ||
+      prove_equal(q[3], k[3]) == Tri::kNo)
+    c.fail(cat("Q ", q.str(), " and K ", k.str(), " do not fit"));
+  check_groups(c, q[1], k[1]);
+  const auto given = dtype_from_name(c.attrs().s("dtype", ""));
+  c.out(0,
+        given                       ? *given
+        : c.dtype(0) == DType::kF64 ? DType::kF64
+                                    : DType::kF32,
+        Shape{q[0], q[1], q[2], k[2]});
+}
+std::vector<Expr> flex_scores(Decompose& d) {
+  const Node n = d.node();  // a copy: nodes move as the graph grows
+  const DType dtype = d.b.graph().value(n.outputs[0]).dtype;
+  const Expr q = d.b.cast(d.x(0), dtype), k = d.b.cast(d.x(1), dtype);
+  const double width = static_cast<double>(q.shape()[3].value());
+  const Expr keys = repeat_heads(d.b, k, q.shape()[1].value());
+  return {d.b.matmul(q, d.b.swap_last_two(keys)) * n.attrs.f("scale", 1 / std::sqrt(width))};
+}
+
+void infer_flex_values(InferCtx& c) {
+  const Shape &p = c.shape(0), &v = c.shape(1);
+  if (!is_float(c.dtype(0)) || !is_float(c.dtype(1)) || p.rank() != 4 || v.rank() != 4 ||
+      prove_equal(p[0], v[0]) == Tri::kNo || prove_equal(p[3], v[2]) == Tri::kNo)
+    c.fail(cat("probabilities ", p.str(), " and V ", v.str(), " do not fit"));
+  check_groups(c, p[1], v[1]);
+  c.out(0, c.dtype(1), Shape{p[0], p[1], p[2], v[3]});
+}
+std::vector<Expr> flex_values(Decompose& d) {
+  const Expr p = d.x(0), v = d.x(1);
+  const Expr values = repeat_heads(d.b, d.b.cast(v, p.dtype()), p.shape()[1].value());
+  return {d.b.cast(d.b.matmul(p, values), v.dtype())};
+}
+
 }  // namespace
 
 void register_attention(OpTable& table) {
@@ -194,6 +251,37 @@ void register_attention(OpTable& table) {
                    {.in = {f({1, 1, 1, 1}), f({1, 1, 1, 1}), f({1, 1, 1, 1})}},
                    {.in = {f({0, 2, 3, 4}), f({0, 2, 3, 4}), f({0, 2, 3, 4})}}},
       .note = "softmax_precision is not looked at",
+  });
+  table.add({
+      .name = "ai.onnx.preview.FlexAttention",
+      .inputs = {"Q", "K", "V"},
+      .outputs = {"Y"},
+      .infer = infer_flex,
+      .decompose = flex,
+      .training_policy = expand_early,
+      .examples = {{.in = {f({1, 4, 3, 2}), f({1, 2, 5, 2}), f({1, 2, 5, 3})}},
+                   {.in = {f({1, 1, 2, 4}), f({1, 1, 2, 4}), f({1, 1, 2, 4})},
+                    .attrs = {{"scale", 0.3}}}},
+      .note =
+          "score_mod and prob_mod are inlined on import; softmax_precision matters to them only",
+  });
+  table.add({
+      .name = "ortrain.FlexScores",
+      .inputs = {"Q", "K"},
+      .outputs = {"scores"},
+      .infer = infer_flex_scores,
+      .decompose = flex_scores,
+      .training_policy = expand_early,
+      .examples = {{.in = {f({1, 4, 3, 2}), f({1, 2, 5, 2})}}},
+  });
+  table.add({
+      .name = "ortrain.FlexValues",
+      .inputs = {"probabilities", "V"},
+      .outputs = {"Y"},
+      .infer = infer_flex_values,
+      .decompose = flex_values,
+      .training_policy = expand_early,
+      .examples = {{.in = {f({1, 4, 3, 5}), f({1, 2, 5, 3})}}},
   });
 }
 
