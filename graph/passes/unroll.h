@@ -95,6 +95,7 @@ class Unroll {
   ValueId gate(ValueId v, ValueId active, const std::string& origin);
   void gate_node(NodeId n);
   void gate_branch(NodeId n, int begin, int end, ValueId active);
+  void refuse_states(NodeId n, NodeId inner) const;
 
   // unroll_sequence.cc: sequences and optionals
   ValueId new_list(List list, const std::string& origin);

@@ -242,6 +242,8 @@ void Unroll::loop(NodeId n) {
       active = input(n, 1);
     }
     run(i, active);
+    if (active != kNone)
+      for (NodeId inner : body.slice) refuse_states(n, inner);
     if (active == kNone) {
       for (int k = 0; k < carried; ++k) g_.set_input(n, 2 + k, input(n, total + 1 + k));
       settle_condition(input(n, total));

@@ -38,6 +38,16 @@ void Unroll::gate_node(NodeId n) {
   g_.infer(n);
 }
 
+// Running statistics would take in batches that the inactive side never saw.
+void Unroll::refuse_states(NodeId n, NodeId inner) const {
+  if (g_.node(inner).op->state_inputs.empty() || ctx_.spec.mode != Mode::kTrain ||
+      ctx_.spec.batch_norm == "frozen")
+    return;
+  refuse(n, cat("its condition is only known while training, and ", g_.describe(inner),
+                " inside would update its running statistics all the same; --batch-norm frozen "
+                "trains such a model"));
+}
+
 // Gates where values enter what only inputs [begin, end) of the If need: its branch, and what
 // outside serves nothing else.
 void Unroll::gate_branch(NodeId n, int begin, int end, ValueId active) {
@@ -61,6 +71,7 @@ void Unroll::gate_branch(NodeId n, int begin, int end, ValueId active) {
     stack.pop_back();
     for (ValueId v : g_.node(at).inputs) count_use(v);
   }
+  for (NodeId at : region) refuse_states(n, at);
   std::unordered_map<ValueId, ValueId> gates;
   std::vector<NodeId> ordered(region.begin(), region.end());
   std::sort(ordered.begin(), ordered.end());

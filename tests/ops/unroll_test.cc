@@ -16,7 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string infer(const std::string& text, Mode mode = Mode::kPredict) {
+std::string infer(const std::string& text, Mode mode = Mode::kPredict,
+                  void (*then)(Graph&, PassContext&) = nullptr) {
   Graph g = parse_graph(text, all_ops());
   StepSpec spec;
   spec.mode = mode;
@@ -24,13 +25,14 @@ std::string infer(const std::string& text, Mode mode = Mode::kPredict) {
   const Evaluate evaluate = make_evaluator();
   PassContext ctx{spec, evaluate, messages, {}};
   pass_infer(g, ctx);
+  if (then) then(g, ctx);
   EXPECT_EQ(verify(g), "") << print_graph(g);
   return print_graph(parse_graph(print_graph(g), all_ops()));
 }
 
-std::string refusal(const std::string& text) {
+std::string refusal(const std::string& text, Mode mode = Mode::kPredict) {
   try {
-    return "no error: " + infer(text);
+    return "no error: " + infer(text, mode);
   } catch (const Error& e) {
     return e.what();
   }
@@ -239,6 +241,32 @@ TEST(Unroll, OptionalsAreKnown) {
                   "%3 = OptionalHasElement(%1) #has\n%4 = OptionalGetElement(%1) #never\n"
                   "%5 = OptionalGetElement(%2) #get\n%6 = If(%3, %4, %5) #if\noutput %6 \"y\"\n"),
             "graph \"\" inferred\ninput %0:f32[2] \"x\"\noutput %0 \"y\"\n");
+}
+
+// A random node that reads only what all iterations share: the importer ties it to the body.
+TEST(Unroll, RandomNodesDrawAnewInEachIteration) {
+  const std::string text =
+      "input %0:f32[2] \"x\"\nparam %1:f32[2] \"w\" = {1, 2}\nconst %2:i64[] = {2}\n"
+      "const %3:f32[] = {0.5}\nconst %4:bool[] = {1}\n"
+      "%5, %6, %7 = ortrain.Body() #l/body\n%8 = ortrain.PerIteration(%1, %5) #l/drop\n"
+      "%9 = Dropout(%8, %3, %4) #l/drop\n%10 = Add(%7, %9) #l/add\n"
+      "%11 = Loop(%2, _, %0, %5, %6, %10) {token=3} #l\noutput %11 \"y\"\n";
+  EXPECT_EQ(count(infer(text), " = Dropout(%1"), 2);
+  const std::string training = infer(text, Mode::kTrain, pass_canonicalize);
+  EXPECT_EQ(count(training, "key="), 2);
+  const size_t first = training.find("key="), second = training.find("key=", first + 1);
+  EXPECT_NE(training.substr(first, 12), training.substr(second, 12));
+}
+
+TEST(Unroll, RunningStatisticsInsideABranchOnDataAreRefused) {
+  EXPECT_EQ(refusal("input %0:f32[2,3] \"x\"\ninput %1:bool[] \"c\"\n"
+                    "param %2:f32[3] \"w\"\nstate %3:f32[3] \"m\"\nstate %4:f32[3] \"v\"\n"
+                    "%5 = BatchNormalization(%0, %2, %2, %3, %4) #if/bn\n"
+                    "%6 = If(%1, %5, %0) #if\noutput %6 \"y\"\n",
+                    Mode::kTrain),
+            "If 'if': its condition is only known while training, and BatchNormalization 'if/bn' "
+            "inside would update its running statistics all the same; --batch-norm frozen trains "
+            "such a model");
 }
 
 TEST(Unroll, StepsThatReadTheirSliceShareOneSplit) {
