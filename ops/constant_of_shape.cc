@@ -79,6 +79,10 @@ void register_constant_of_shape(OpTable& table) {
       .since = 9,
       .infer = infer_constant,
       .grad = {no_grad("input")},
+      .adapt =
+          [](RawNode& raw) {  // said, so that computing in f64 widens it like any type
+            if (!raw.attrs.has("dtype")) raw.attrs.set("dtype", std::string("f32"));
+          },
       .kernels = {{"cpu", "ref", nullptr, constant_kernel}},
       .examples = {{.in = {ivals({2, 3})}},
                    {.in = {ivals({4})}, .attrs = {{"value", -7}, {"dtype", "i64"}}},
