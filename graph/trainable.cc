@@ -105,16 +105,19 @@ bool only_starts_recurrence(const Graph& g, ValueId v, int depth = 0) {
   return true;
 }
 
-// Whether the value only feeds inputs that records call x_scale, y_scale and the like: the scale of
-// a quantized tensor.
-bool only_scales(const Graph& g, ValueId v) {
+// Whether the value only feeds inputs whose names in the records end so: x_scale, y_scale (the
+// scale of a quantized tensor), cos_cache, sin_cache, past_cache (tables of angles, caches of
+// keys).
+bool only_feeds(const Graph& g, ValueId v, std::string_view suffix) {
   if (g.value(v).uses.empty()) return false;
   for (NodeId n : g.value(v).uses) {
     const Node& x = g.node(n);
-    for (size_t i = 0; i < x.inputs.size(); ++i)
-      if (x.inputs[i] == v &&
-          !x.op->inputs[std::min(i, x.op->inputs.size() - 1)].ends_with("_scale"))
-        return false;
+    for (size_t i = 0; i < x.inputs.size(); ++i) {
+      if (x.inputs[i] != v) continue;
+      std::string_view name = x.op->inputs[std::min(i, x.op->inputs.size() - 1)];
+      while (name.ends_with('?') || name.ends_with('*')) name.remove_suffix(1);
+      if (!name.ends_with(suffix)) return false;
+    }
   }
   return true;
 }
@@ -154,7 +157,8 @@ std::string constant_reason(const Graph& g, ValueId v) {
   const Value& x = g.value(v);
   if (x.shape.rank() == 0) return "a scalar";
   if (acts_as_scalar(g, v)) return "one number used as a scalar";
-  if (only_scales(g, v)) return "a quantization scale; --train with its name trains it";
+  if (only_feeds(g, v, "_scale")) return "a quantization scale; --train with its name trains it";
+  if (only_feeds(g, v, "_cache")) return "a table or cache; --train with its name trains it";
   const std::string name = lower(x.name);
   for (const char* word : kBufferNames)
     if (name.find(word) != std::string::npos && name.find("mask_token") == std::string::npos)

@@ -160,24 +160,31 @@ template <class C>
     for (int64_t i = 0; i < dk; ++i) {
       const C a = e[gates == 1 ? 0 : i];
       C* row = state + i * dv;
+#pragma omp simd
       for (int64_t m = 0; m < dv; ++m) row[m] *= a;
     }
   if (before)
+#pragma omp simd
     for (int64_t i = 0; i < dk * dv; ++i) before[i] = state[i];
   if (has_beta) {
+#pragma omp simd
     for (int64_t m = 0; m < dv; ++m) r[m] = 0;
     for (int64_t i = 0; i < dk; ++i) {
       const C* row = state + i * dv;
       const C ki = k[i];
+#pragma omp simd
       for (int64_t m = 0; m < dv; ++m) r[m] += ki * row[m];
     }
+#pragma omp simd
     for (int64_t m = 0; m < dv; ++m) u[m] = beta * (v[m] - r[m]);
   } else {
+#pragma omp simd
     for (int64_t m = 0; m < dv; ++m) u[m] = v[m];
   }
   for (int64_t i = 0; i < dk; ++i) {
     C* row = state + i * dv;
     const C ki = k[i];
+#pragma omp simd
     for (int64_t m = 0; m < dv; ++m) row[m] += ki * u[m];
   }
 }
@@ -209,6 +216,7 @@ template <class C, class T>
 template <class C>
 [[gnu::always_inline]] inline void start(const Sizes& s, const C* past, int64_t head, C* state) {
   const int64_t n = s.dk * s.dv;
+#pragma omp simd
   for (int64_t i = 0; i < n; ++i) state[i] = past ? past[head * n + i] : C(0);
 }
 
@@ -231,13 +239,16 @@ template <class C, class T>
     for (int64_t j = h * s.group(); j < (h + 1) * s.group(); ++j) {
       const int64_t at = (b * s.steps + t) * s.q_heads + j;
       const C* q = wide<C>(a.x<T>(kQ) + at * dk, dk, qb);
+#pragma omp simd
       for (int64_t m = 0; m < dv; ++m) sum[m] = 0;
       for (int64_t i = 0; i < dk; ++i) {
         const C* row = state + i * dv;
         const C qi = q[i] * static_cast<C>(s.scale);
+#pragma omp simd
         for (int64_t m = 0; m < dv; ++m) sum[m] += qi * row[m];
       }
       T* y = a.y<T>(0) + at * dv;
+#pragma omp simd
       for (int64_t m = 0; m < dv; ++m) y[m] = static_cast<T>(sum[m]);
     }
   }
@@ -270,6 +281,7 @@ template <class C, class T>
   start(s, a.x<C>(2 + kPast), head, state);
   for (int64_t t = 0; t < s.steps; ++t) {
     if (t % chunk == 0)
+#pragma omp simd
       for (int64_t i = 0; i < n; ++i) marks[t / chunk * n + i] = state[i];
     const Step<C> x = step_at<C>(s, k, v, decay, betas, b, h, t, kb, vb, eb);
     advance<C>(s, x.k, x.v, x.e, has_beta, x.beta, state, nullptr, u, r);
@@ -277,14 +289,17 @@ template <class C, class T>
   start(s, a.x<C>(1), head, ds);
   for (int64_t c = chunks; c-- > 0;) {
     const int64_t low = c * chunk, high = std::min(s.steps, low + chunk);
+#pragma omp simd
     for (int64_t i = 0; i < n; ++i) state[i] = marks[c * n + i];
     for (int64_t t = low; t < high; ++t) {
+#pragma omp simd
       for (int64_t i = 0; i < n; ++i) kept[(t - low) * n + i] = state[i];
       if (t + 1 == high) break;
       const Step<C> x = step_at<C>(s, k, v, decay, betas, b, h, t, kb, vb, eb);
       advance<C>(s, x.k, x.v, x.e, has_beta, x.beta, state, nullptr, u, r);
     }
     for (int64_t t = high; t-- > low;) {
+#pragma omp simd
       for (int64_t i = 0; i < n; ++i) state[i] = kept[(t - low) * n + i];
       const Step<C> x = step_at<C>(s, k, v, decay, betas, b, h, t, kb, vb, eb);
       advance<C>(s, x.k, x.v, x.e, has_beta, x.beta, state, before, u, r);
@@ -300,10 +315,12 @@ template <class C, class T>
           C dot = 0;
 #pragma omp simd reduction(+ : dot)
           for (int64_t m = 0; m < dv; ++m) dot += si[m] * g[m];
+#pragma omp simd
           for (int64_t m = 0; m < dv; ++m) di[m] += qi * g[m];
           if (dq) dq[row * dk + i] = static_cast<T>(dot * static_cast<C>(s.scale));
         }
       }
+#pragma omp simd
       for (int64_t m = 0; m < dv; ++m) du[m] = 0;
       for (int64_t i = 0; i < dk; ++i) {
         const C* di = ds + i * dv;
@@ -311,13 +328,16 @@ template <class C, class T>
         C dot = 0;
 #pragma omp simd reduction(+ : dot)
         for (int64_t m = 0; m < dv; ++m) dot += di[m] * u[m];
+#pragma omp simd
         for (int64_t m = 0; m < dv; ++m) du[m] += ki * di[m];
         dkey[i] = dot;
       }
       if (has_beta) {
         C dbeta = 0;
+#pragma omp simd reduction(+ : dbeta)
         for (int64_t m = 0; m < dv; ++m) dbeta += du[m] * (x.v[m] - r[m]);
         if (T* out = a.y<T>(5)) out[at * s.kv_heads + h] = static_cast<T>(dbeta);
+#pragma omp simd
         for (int64_t m = 0; m < dv; ++m) du[m] *= x.beta;  // now dv, and dr = -dv
         for (int64_t i = 0; i < dk; ++i) {
           const C* bi = before + i * dv;
@@ -326,6 +346,7 @@ template <class C, class T>
           C dot = 0;
 #pragma omp simd reduction(+ : dot)
           for (int64_t m = 0; m < dv; ++m) dot += bi[m] * du[m];
+#pragma omp simd
           for (int64_t m = 0; m < dv; ++m) di[m] -= ki * du[m];
           dkey[i] -= dot;
         }
@@ -334,6 +355,7 @@ template <class C, class T>
       if (T* out = a.y<T>(1))
         for (int64_t i = 0; i < dk; ++i) out[row * dk + i] = static_cast<T>(dkey[i]);
       if (T* out = a.y<T>(2))
+#pragma omp simd
         for (int64_t m = 0; m < dv; ++m) out[row * dv + m] = static_cast<T>(du[m]);
       if (!s.decay) continue;
       const int64_t gates = s.gates();
@@ -344,6 +366,7 @@ template <class C, class T>
         C dot = 0;
 #pragma omp simd reduction(+ : dot)
         for (int64_t m = 0; m < dv; ++m) dot += bi[m] * di[m];
+#pragma omp simd
         for (int64_t m = 0; m < dv; ++m) di[m] *= e;
         dgate[i] = dot;
       }

@@ -204,6 +204,26 @@ TEST(Row27, SpelledOutCrossEntropyIsFinite) {
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(dw.as_double(i), want[i], 1e-6) << i;
 }
 
+// The angles of a rotary embedding and the scale are data, not parameters.
+TEST(Row15, TablesOfAnglesDoNotTrain) {
+  for (const char* node : {"RotaryEmbedding(%3, %1, %2) {num_heads=2}",
+                           "com.microsoft.RotaryEmbedding(%3, %5, %4, %6) {num_heads=2}"}) {
+    const Graph g = parse_graph(
+        cat("input %0:f32[1,2,3] \"x\"\nparam %1:f32[1,2,2] \"c\" = {1, 0.5, 0.25, 1}\n"
+            "param %2:f32[1,2,2] \"s\" = {0.5, 1, 1, 0.25}\n"
+            "param %8:f32[3,8] \"w\" = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2,3,4,5,6}\n"
+            "param %4:f32[2,2] \"cc\" = {1, 0.5, 0.25, 1}\n"
+            "param %6:f32[2,2] \"ss\" = {0.5, 1, 1, 0.25}\nconst %5:i64[1,2] = {0, 1}\n"
+            "%3 = MatMul(%0, %8) #m\n%7 = ",
+            node, " #r\n%9 = ReduceSumSquare(%7) {keepdims=0} #l\noutput %9 \"loss\"\n"),
+        all_ops());
+    StepSpec spec;
+    spec.mode = Mode::kGrads;
+    const CompileResult compiled = compile(g, spec, {.evaluate = make_evaluator()});
+    EXPECT_EQ(compiled.graph.output_names(), (std::vector<std::string>{"loss", "grad/w"})) << node;
+  }
+}
+
 TEST(Row07, DivComputesOnlyTheGradientsAskedFor) {
   const int both = nodes_of_gradient({0, 1});
   EXPECT_LT(nodes_of_gradient({0}), both);
