@@ -112,6 +112,8 @@ OpDef conv_transpose_op() {
                .attrs = {{"strides", L{3, 2}}, {"output_shape", L{10, 8}}}},
               {.in = {f({1, 3, 4, 4}), f({3, 2, 3, 3})},
                .attrs = {{"strides", L{2, 2}}, {"auto_pad", std::string("SAME_UPPER")}}},
+              {.in = {f({1, 3, 4, 4}), f({3, 2, 4, 3})},
+               .attrs = {{"strides", L{3, 2}}, {"auto_pad", std::string("SAME_LOWER")}}},
               {.in = {f({1, 3, 5}), f({3, 2, 3}), f({2})}, .attrs = {{"strides", L{2}}}},
               {.in = {f({1, 2, 3, 4, 3}), f({2, 2, 2, 3, 2}), f({2})},
                .attrs = {{"strides", L{1, 2, 2}}}},

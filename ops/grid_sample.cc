@@ -287,6 +287,9 @@ void register_grid_sample(OpTable& table) {
                                        {"padding_mode", padding},
                                        {"align_corners", int64_t{padding[0] == 'b'}}}});
   op.examples.push_back({.in = {f({1, 2, 3, 4, 2}), f({1, 2, 1, 3, 3}, -1.2, 1.2)}});
+  for (const char* padding : {"zeros", "border", "reflection"})
+    op.examples.push_back({.in = {f({1, 2, 3, 4, 2}), f({1, 2, 1, 3, 3}, -1.2, 1.2)},
+                           .attrs = {{"mode", "cubic"}, {"padding_mode", padding}}});
   op.examples.push_back({.in = {f({1, 1, 3, 3}), f({1, 0, 2, 2})}});
   table.add(std::move(op));
   table.add({

@@ -449,6 +449,10 @@ std::vector<Example> examples() {
          {"extrapolation_value", 3.5}},
         constant({0.2, -0.1, 0.9, 1.3}));
   }
+  for (const char* rounding : {"round_prefer_floor", "round_prefer_ceil", "floor"})
+    add({3, 4}, none, ivals({5, 6}), {{"nearest_mode", rounding}});
+  add({1, 4, 5}, none, ivals({3, 3}),
+      {{"axes", Ints{1, 2}}, {"keep_aspect_ratio_policy", "not_smaller"}});
   add({1, 1, 3, 3}, none, ivals({1, 1, 1, 1}), {{"mode", "linear"}});
   add({0, 2, 3}, constant({1, 1, 2}), none, {{"mode", "linear"}});
   return all;
