@@ -17,6 +17,7 @@ namespace ortrain::ops {
 namespace {
 
 void check_square(InferCtx& c, int i) {
+  if (!is_float(c.dtype(i))) c.fail(cat("takes floats, not ", name_of(c.dtype(i))));
   const Shape& x = c.shape(i);
   if (x.rank() < 2 || prove_equal(x[x.rank() - 1], x[x.rank() - 2]) == Tri::kNo)
     c.fail(cat("takes square matrices, not ", x.str()));

@@ -11,6 +11,7 @@ namespace ortrain::ops {
 namespace {
 
 void infer(InferCtx& c) {
+  if (!is_float(c.dtype(0))) c.fail(cat("takes floats, not ", name_of(c.dtype(0))));
   if (c.rank(0) > 0) normalize_axis(c.attrs().i("axis", -1), c.rank(0));
   infer_same_as_first(c);
 }

@@ -18,6 +18,7 @@ namespace ortrain::ops {
 namespace {
 
 void check(InferCtx& c, int i) {
+  if (!is_float(c.dtype(i))) c.fail(cat("takes floats, not ", name_of(c.dtype(i))));
   if (c.rank(i) < 2) c.fail(cat("takes [N, C, ...], not ", c.shape(i).str()));
   if (c.attrs().i("size", 0) < 1) c.fail(cat("size is ", c.attrs().i("size", 0)));
 }
