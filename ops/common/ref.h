@@ -28,7 +28,8 @@ inline T store(Acc<T> v) {
     return static_cast<T>(v);
 }
 
-// dispatch() for float types only: fewer instances of large templates.
+// dispatch() for float types only: fewer instances of large templates. Any other type is a model
+// that asks for too much: Error(kUnsupported).
 template <class F>
 decltype(auto) dispatch_float(DType dtype, F&& f) {
   switch (dtype) {
@@ -36,7 +37,8 @@ decltype(auto) dispatch_float(DType dtype, F&& f) {
     case DType::kF16: return f.template operator()<f16>();
     case DType::kBF16: return f.template operator()<bf16>();
     default:
-      ORTRAIN_CHECK(dtype == DType::kF32, cat("not a float type: ", name_of(dtype)));
+      if (dtype != DType::kF32)
+        fail(ErrorCode::kUnsupported, "computes on floats only, not on ", name_of(dtype));
       return f.template operator()<float>();
   }
 }
