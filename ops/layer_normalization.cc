@@ -4,7 +4,8 @@
 // in two passes over a row that is in cache. Outputs 1 and 2 (mean, invstd, shaped like the input
 // with the normalised axes 1) are kept for the gradient, whether the file asks for them or not.
 // Gradient (per row of D, h = x-hat, g = dy * scale):
-//   dx = invstd * (g - mean(g) - h mean(g h)),  dscale = sum dy h,  dbias = sum dy.
+//   dx = invstd * (g - mean(g) - h mean(g h)),  dscale = sum dy h,  dbias = sum dy,
+// and what flows into the statistics where a file uses them.
 #include <algorithm>
 #include <cmath>
 
@@ -215,11 +216,19 @@ std::vector<Expr> backward(Grad& g) {
                  g.attrs(), 3);
 }
 
-// Gradients that flow into the mean and invstd outputs are refused: no training graph uses them.
-void refuse_statistics(Grad& g) {
-  if (g.has_dy(1) || g.has_dy(2))
-    fail(ErrorCode::kUnsupported, g.b.origin(),
-         ": no gradient through the Mean and InvStdDev outputs");
+// What flows into the statistics, which a file may use: dmean / D, and through the variance
+// -dinvstd invstd^3 (x - mean) / D.
+Expr x_grad(Grad& g) {
+  Expr dx;
+  if (g.has_dy(0) || (!g.has_dy(1) && !g.has_dy(2))) dx = backward(g)[0];
+  const auto width = static_cast<double>(rows_of(g.attrs(), g.x(0).shape().values()).width);
+  const auto add = [&](Expr part) { dx = dx ? dx + part : part; };
+  if (g.has_dy(1)) add(g.b.expand_like(g.dy(1) / width, g.x(0)));
+  if (g.has_dy(2)) {
+    const Expr inv = g.y(2);
+    add(g.dy(2) * inv * inv * inv * (g.y(1) - g.x(0)) / width);
+  }
+  return dx;
 }
 
 double flops(const Graph& g, const Node& n) {
@@ -236,8 +245,7 @@ void register_layer_normalization(OpTable& table) {
       .outputs = {"Y", "Mean?", "InvStdDev?"},
       .since = 17,
       .infer = infer,
-      .grad = {grad("X", [](Grad& g) { return refuse_statistics(g), backward(g)[0]; }),
-               grad("Scale", [](Grad& g) { return backward(g)[1]; }),
+      .grad = {grad("X", x_grad), grad("Scale", [](Grad& g) { return backward(g)[1]; }),
                grad("B", [](Grad& g) { return g.b.reshape_like(backward(g)[2], g.x(2)); })},
       .precision = Precision::kNever16,
       .flops = flops,
@@ -247,6 +255,7 @@ void register_layer_normalization(OpTable& table) {
                    {.in = {f({2, 3, 4}), f({3, 4}), f({3, 4})},
                     .attrs = {{"axis", int64_t{1}}, {"epsilon", 1e-3}}},
                    {.in = {f({70, 33}), f({33}), f({33})}},
+                   {.in = {f({3, 5}), f({5}), f({5})}, .outputs = 3},
                    {.in = {f({0, 6}), f({6}), f({6})}}},
       .note = "stash_type is ignored: statistics are at least f32",
   });
