@@ -170,12 +170,13 @@ class ChannelsLast {
 }  // namespace
 
 void pass_layout(Graph& g, PassContext& ctx) {
-  // Composites without kernels would stop the transposes, and may hide conv-like ops.
+  // Composites without kernels would stop the transposes, and may hide conv-like ops. Those with
+  // gradient formulas of their own stay whole for autodiff: their parts have other edge values.
   for (bool again = true; again;) {
     again = false;
     for (NodeId n : g.topo()) {
       const OpDef& op = *g.node(n).op;
-      if (!op.kernels.empty() || op.view || !op.decompose) continue;
+      if (!op.kernels.empty() || op.view || !op.decompose || !op.grad.empty()) continue;
       decompose_node(g, n, "layout");
       again = true;
     }
