@@ -51,8 +51,18 @@ void Unroll::run() {
   };
   for (size_t i = 0; i < g_.outputs().size(); ++i) settle([&] { return g_.outputs()[i]; });
   for (size_t i = 0; i < g_.updates().size(); ++i) settle([&] { return g_.updates()[i].next; });
+  throw_problems();
   split_outputs();
   g_.erase_dead();
+}
+
+void Unroll::throw_problems() const {
+  if (problems_.empty()) return;
+  if (problems_.size() == 1) throw problems_[0];
+  std::string text = cat(problems_.size(), " nodes of the model cannot be had as they are:");
+  for (size_t i = 0; i < problems_.size() && i < 20; ++i) text += cat("\n  ", problems_[i].what());
+  if (problems_.size() > 20) text += cat("\n  and ", problems_.size() - 20, " more");
+  throw Error(problems_[0].code(), text);
 }
 
 bool Unroll::done(NodeId n) const {
@@ -106,12 +116,26 @@ void Unroll::need_input(NodeId n, int i) {
   }
 }
 
+// A node that cannot be typed is noted and what reads it passed over, so that all such nodes are
+// told at once; inside of a body that is being dissolved the first one ends the walk.
 void Unroll::process(NodeId n) {
   const OpDef& op = *g_.node(n).op;
+  const auto give_up = [&] {
+    for (ValueId v : g_.node(n).outputs)
+      if (v != kNone) failed_.insert(v);
+  };
+  if (!failed_.empty())
+    for (ValueId v : g_.node(n).inputs)
+      if (v != kNone && failed_.contains(v)) return give_up();
   if (is_structural(op) || op.name == kGateOp) {
     const Handler h = handler(op);
     if (h) ++dissolved;
-    if (h) return (this->*h)(n);
+    if (h) {
+      ++inside_;
+      (this->*h)(n);
+      --inside_;
+      return;
+    }
   }
   for (ValueId v : g_.node(n).inputs) {
     if (v == kNone || !list(v)) continue;
@@ -121,9 +145,15 @@ void Unroll::process(NodeId n) {
     replace(g_.node(n).outputs[0], v);
     return erase(n);
   }
-  g_.infer(n);
-  ++typed;
-  folded += try_fold(g_, n, ctx_.evaluate);
+  try {
+    g_.infer(n);
+    ++typed;
+    folded += try_fold(g_, n, ctx_.evaluate);
+  } catch (const Error& e) {
+    if (inside_ > 0) throw;
+    problems_.push_back(e);
+    give_up();
+  }
 }
 
 void Unroll::erase(NodeId n) {

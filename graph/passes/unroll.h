@@ -12,8 +12,10 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "graph/error.h"
 #include "graph/op_def.h"
 #include "graph/pipeline.h"
 #include "graph/structure.h"
@@ -55,7 +57,8 @@ class Unroll {
   void need(NodeId n);
   void need_input(NodeId n, int i);
   void process(NodeId n);
-  void erase(NodeId n);  // and what only it needed
+  void throw_problems() const;  // of all nodes at once
+  void erase(NodeId n);         // and what only it needed
   void replace(ValueId from, ValueId to);
   void split_outputs();
   // Why the contents of v are not known now, as half a sentence.
@@ -123,6 +126,9 @@ class Unroll {
   std::vector<char> done_;
   std::unordered_map<ValueId, List> lists_;
   int64_t copied_ = 0, listed_ = 0, looked_at_ = 0;
+  std::vector<Error> problems_;
+  std::unordered_set<ValueId> failed_;  // what could not be typed, and what depends on it
+  int inside_ = 0;                      // structural nodes being dissolved
 };
 
 }  // namespace ortrain

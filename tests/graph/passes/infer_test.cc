@@ -76,5 +76,20 @@ TEST(Infer, ErrorsNameTheNode) {
               HasSubstr("Add 'block1/add': shapes [2] and [3] do not broadcast"));
 }
 
+// What reads a node without a type is passed over; independent faults are all told.
+TEST(Infer, AllNodesThatCannotBeTypedAreToldAtOnce) {
+  const std::string said = mini::error_of(ErrorCode::kShape, [] {
+    inferred(
+        "input %0:f32[2] \"x\"\ninput %1:f32[3] \"z\"\n"
+        "%2 = Add(%0, %1) #first\n%3 = Mul(%2, %0) #reader\n%4 = Add(%1, %0) #second\n"
+        "%5 = Add(%3, %4) #last\noutput %5 \"y\"\n");
+  });
+  EXPECT_THAT(said, HasSubstr("2 nodes"));
+  EXPECT_THAT(said, HasSubstr("Add 'first': shapes [2] and [3] do not broadcast"));
+  EXPECT_THAT(said, HasSubstr("Add 'second': shapes [3] and [2] do not broadcast"));
+  EXPECT_THAT(said, testing::Not(HasSubstr("reader")));
+  EXPECT_THAT(said, testing::Not(HasSubstr("last")));
+}
+
 }  // namespace
 }  // namespace ortrain
