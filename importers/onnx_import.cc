@@ -7,11 +7,11 @@
 
 #include "graph/error.h"
 #include "graph/structure.h"
+#include "importers/onnx_support.h"
 
 namespace ortrain {
 namespace {
 
-constexpr int kOldestOpset = 7, kNewestOpset = 27;
 // After inlining; a small file must not fill the memory.
 constexpr int64_t kMostNodes = 300'000, kMostNameBytes = int64_t{1} << 29;
 constexpr int64_t kMostFilled = int64_t{1} << 28;  // elements of weights given as one number
@@ -339,9 +339,12 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
   while (!raw.wanted.empty() && !raw.wanted.back()) raw.wanted.pop_back();
 
   const auto missing = [&](const std::string& op) {
+    const std::string shown_op =
+        cat(p.op_type(), " (domain ", shown_domain(p.domain()), ", opset ", raw.opset, "): ");
+    if (const std::string_view why = refusal_of(op); !why.empty())
+      return problem(cat(shown_op, "refused: ", why), origin);
     std::vector<std::string> near = ops_.nearest(op);
-    std::string text = cat(p.op_type(), " (domain ", shown_domain(p.domain()), ", opset ",
-                           raw.opset, "): no such operator in ortrain");
+    std::string text = shown_op + "no such operator in ortrain";
     for (size_t i = 0; i < near.size(); ++i) text += (i ? ", " : "; nearest: ") + near[i];
     problem(text, origin);
   };
@@ -359,7 +362,9 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
     if (def->adapt) def->adapt(raw);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kUnsupported) throw e.within(shown);
-    problem(raw.op + ": " + e.what(), origin);
+    problem(cat(p.op_type(), " (domain ", shown_domain(p.domain()), ", opset ", raw.opset,
+                "): ", e.what()),
+            origin);
     return poison(p, s);
   }
   def = ops_.find(raw.op);
