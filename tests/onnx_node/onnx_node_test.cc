@@ -1,10 +1,12 @@
 // The ONNX project's own node tests (pip's onnx ships them) as an outside witness for importer, ops
-// and runtime together: import, compile for prediction, run, compare with the stored outputs.
+// and runtime together: import, compile for prediction, run, compare with the stored outputs; with
+// the preferred kernels and again with the reference ones.
 //
 // Every test whose operators have records is run. It passes, or excluded.txt names it with a
 // reason; an excluded test that passes is a failure too, so the list stays true. Tests of types
 // that ortrain does not have (strings, 8-bit floats) are counted apart, by the
 // importer's refusal. ORTRAIN_NODE_TEST=SUBSTRING runs a part and prints each result.
+// docs/NODE_TESTS.md is the outcome; ORTRAIN_NODE_TESTS_MD=FILE writes it (tests/regenerate.sh).
 #include <gtest/gtest.h>
 #include <onnx/onnx-ml.pb.h>
 #include <sys/wait.h>
@@ -28,6 +30,7 @@
 #include "runtime/executor.h"
 #include "runtime/plan.h"
 #include "tests/onnx_node/node_case.h"
+#include "tests/onnx_node/node_report.h"
 
 namespace ortrain::test {
 namespace {
@@ -52,7 +55,7 @@ onnx::ModelProto with_constants(const NodeCase& c, Known known, std::vector<bool
 }
 
 std::vector<HostTensor> run_model(const NodeCase& c, const std::string& folder, Known known,
-                                  const OpTable& ops) {
+                                  bool reference, const OpTable& ops) {
   std::vector<bool> is_constant;
   const std::string bytes = with_constants(c, known, is_constant).SerializeAsString();
   const auto file = OnnxFile::parse(std::as_bytes(std::span(bytes)), folder, ops);
@@ -68,7 +71,7 @@ std::vector<HostTensor> run_model(const NodeCase& c, const std::string& folder, 
   }
   CompileResult compiled = compile(file->graph(), spec, {.evaluate = make_evaluator()});
   ParamStore store;
-  const Plan plan = make_plan(compiled.graph, store, {});
+  const Plan plan = make_plan(compiled.graph, store, {.reference = reference});
   Arena arena;
   arena.reserve(plan.arena_bytes);
   arena.allocate();
@@ -123,14 +126,19 @@ Outcome run_case(const fs::path& folder, const OpTable& ops) {
   }
   for (Known known : {Known::kNone, Known::kIntegers, Known::kAllButFirst, Known::kAll}) {
     try {
-      const std::vector<HostTensor> got = run_model(c, folder.string(), known, ops);
-      for (size_t i = 0; i < got.size(); ++i)
-        if (const std::string d = difference(got[i], c.outputs[i].second); !d.empty())
-          return {Outcome::kFailed, cat("output ", i, ": ", d)};
+      for (const bool reference : {false, true}) {
+        const std::vector<HostTensor> got = run_model(c, folder.string(), known, reference, ops);
+        for (size_t i = 0; i < got.size(); ++i)
+          if (const std::string d = difference(got[i], c.outputs[i].second); !d.empty())
+            return {Outcome::kFailed,
+                    cat("output ", i, reference ? " (reference kernels): " : ": ", d)};
+      }
       return {};
     } catch (const Error& e) {
       const std::string text = e.what();
-      if (text.find("no such operator") != std::string::npos) return {Outcome::kNoOperator, text};
+      if (text.find("no such operator") != std::string::npos ||
+          text.find("refused: ") != std::string::npos)
+        return {Outcome::kNoOperator, text};
       if (text.find("not supported") != std::string::npos &&
           text.find("element type") != std::string::npos)
         return {Outcome::kOtherType, text};
@@ -177,6 +185,24 @@ std::map<std::string, std::string> read_excluded() {
   return out;
 }
 
+// "element type FLOAT8E5M2", "sequences, optionals and maps": without the path and the node.
+std::string type_reason(const std::string& why) {
+  const size_t at = why.find("element type");
+  if (at == std::string::npos) return why.substr(0, why.find('\n'));
+  std::string reason = why.substr(at);
+  return reason.substr(0, reason.find_first_of(";,\n"));
+}
+
+std::string onnx_version() {  // of the venv: onnx-1.22.0.dist-info beside the package
+  const fs::path site = fs::path(kOnnxPythonDir).parent_path();
+  for (const auto& e : fs::directory_iterator(site)) {
+    const std::string name = e.path().filename().string();
+    if (name.starts_with("onnx-") && name.ends_with(".dist-info"))
+      return name.substr(5, name.size() - 5 - 10);
+  }
+  return "of unknown version";
+}
+
 TEST(OnnxNode, AllTestsOfKnownOperators) {
   const fs::path root = fs::path(kOnnxPythonDir) / "backend/test/data/node";
   if (std::string(kOnnxPythonDir).empty() || !fs::exists(root))
@@ -194,6 +220,7 @@ TEST(OnnxNode, AllTestsOfKnownOperators) {
 
   std::map<std::string, std::string> excluded = read_excluded();
   int passed = 0, failed = 0, left_out = 0, no_operator = 0, other_type = 0;
+  NodeReport report;
   for (const fs::path& folder : folders) {
     const std::string name = folder.filename().string();
     const auto it = excluded.find(name);
@@ -201,12 +228,19 @@ TEST(OnnxNode, AllTestsOfKnownOperators) {
     if (only) std::printf("%s: %d %s\n", name.c_str(), o.kind, o.why.c_str());
     switch (o.kind) {
       case Outcome::kPassed: ++passed; break;
-      case Outcome::kNoOperator: ++no_operator; break;
-      case Outcome::kOtherType: ++other_type; break;
+      case Outcome::kNoOperator:
+        ++no_operator;
+        report.no_operator[operator_reason(o.why)].push_back(name);
+        break;
+      case Outcome::kOtherType:
+        ++other_type;
+        report.other_type[type_reason(o.why)].push_back(name);
+        break;
       case Outcome::kFailed:
         if (it != excluded.end()) {
           EXPECT_FALSE(it->second.empty()) << name << " is excluded without a reason";
           ++left_out;
+          report.excluded[it->second].push_back(name);
           break;
         }
         ++failed;
@@ -226,6 +260,19 @@ TEST(OnnxNode, AllTestsOfKnownOperators) {
       "record, %d of types without a counterpart; %zu in all\n",
       passed, failed, left_out, no_operator, other_type, folders.size());
   EXPECT_GT(passed, 0);
+  if (only) return;
+  report.passed = passed;
+  report.total = static_cast<int>(folders.size());
+  report.onnx_version = onnx_version();
+  if (const char* path = std::getenv("ORTRAIN_NODE_TESTS_MD")) {
+    std::ofstream(path) << report.markdown();
+    return;
+  }
+  std::ifstream in(fs::path(kSourceDir) / "docs/NODE_TESTS.md");
+  std::stringstream written;
+  written << in.rdbuf();
+  EXPECT_TRUE(written.str() == report.markdown())
+      << "docs/NODE_TESTS.md is stale: bash tests/regenerate.sh";
 }
 
 }  // namespace
