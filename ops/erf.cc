@@ -8,6 +8,7 @@ OpDef erf_op() {
       .name = "Erf",
       .inputs = {"x"},
       .outputs = {"y"},
+      .since = 9,
       .infer = infer_same_as_first,
       .grad = {grad(
           "x", [](Grad& g) { return g.dy() * (1.1283791670955126 * g.b.exp(-(g.x() * g.x()))); })},

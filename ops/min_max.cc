@@ -35,7 +35,6 @@ OpDef extreme(const char* name, Ew code, InferFn infer) {
   return {.name = name,
           .inputs = {"xs*"},
           .outputs = {"y"},
-          .since = 8,
           .infer = infer,
           .grad = {grad("xs", extreme_grad)},
           .ew = code,

@@ -8,6 +8,7 @@ OpDef round_op() {
       .name = "Round",
       .inputs = {"x"},
       .outputs = {"y"},
+      .since = 11,
       .infer = infer_same_as_first,
       .grad = {no_grad("x")},
       .ew = Ew::kRound,

@@ -8,6 +8,7 @@ OpDef sign_op() {
       .name = "Sign",
       .inputs = {"x"},
       .outputs = {"y"},
+      .since = 9,
       .infer = infer_same_as_first,
       .grad = {no_grad("x")},
       .ew = Ew::kSign,
