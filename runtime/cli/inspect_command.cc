@@ -1,10 +1,14 @@
 // `ortrain inspect`: what the model is, what would train and why, what is missing, what it costs.
 //
-// Without data, sizes stay symbolic and memory is not known; problems of training are still listed.
+// Without data, sizes stay symbolic and memory is not known; what could train from the model's own
+// outputs, and every place that stops a gradient, are still listed.
 // Exit status 1 when the model cannot be trained as it is.
+#include <algorithm>
 #include <cstdio>
 
+#include "graph/autodiff.h"
 #include "graph/error.h"
+#include "graph/trainable.h"
 #include "runtime/cli/setup.h"
 
 namespace ortrain::cli {
@@ -34,6 +38,34 @@ void print_params(const Graph& g) {
               count_text(count).c_str());
 }
 
+// Which parameters a loss on the float outputs would train. Returns what stops gradients on the
+// way, each place once.
+std::vector<std::string> decide_without_loss(Graph& g, const StepSpec& spec) {
+  std::vector<ValueId> roots, wanted;
+  for (ValueId v : g.outputs())
+    if (is_float(g.value(v).dtype)) roots.push_back(v);
+  PerValue<bool> path = reaches(g, roots);
+  for (ValueId v : g.sources(Source::kParam)) {
+    ParamInfo& info = g.params[v];
+    const std::string& name = g.value(v).name;
+    info.reason = matches_any(spec.freeze, name)                          ? "frozen by --freeze"
+                  : !spec.train.empty() && !matches_any(spec.train, name) ? "not named by --train"
+                  : g.value(v).uses.empty()                               ? "not used"
+                  : !path[v] ? "no gradient path leads from it to an output"
+                             : constant_reason(g, v);
+    info.trainable = info.reason.empty();
+    if (!info.trainable) continue;
+    info.reason = "float data on a gradient path";
+    wanted.push_back(v);
+  }
+  std::vector<std::string> problems;
+  for (ValueId root : roots)
+    for (std::string& p : gradient_problems(g, root, wanted))
+      if (std::find(problems.begin(), problems.end(), p) == problems.end())
+        problems.push_back(std::move(p));
+  return problems;
+}
+
 void print_notes(const std::vector<PassNote>& notes) {
   for (const PassNote& n : notes)
     std::printf("  %-16s %8.2f ms  %s\n%29s%s\n", n.pass.c_str(), n.ms,
@@ -56,12 +88,20 @@ int run_inspect(Context& c) {
     StepSpec spec = make_spec(c, Mode::kPredict);
     CompileOptions options = compile_options(c);
     options.until = "infer";
-    const CompileResult typed = compile(source, spec, options);
+    CompileResult typed = compile(source, spec, options);
     for (size_t i = 0; i < typed.graph.outputs().size(); ++i)
       std::printf("typed   %-24s %s\n", typed.graph.output_names()[i].c_str(),
                   typed.graph.value(typed.graph.outputs()[i]).shape.str().c_str());
-    std::printf(
-        "\nParameters, memory and passes depend on the loss: give --data (and --label, --loss).\n");
+    const std::vector<std::string> problems = decide_without_loss(typed.graph, spec);
+    std::printf("\nwith a loss on its outputs:\n");
+    print_params(typed.graph);
+    for (const std::string& p : problems) std::printf("  stops the gradient: %s\n", p.c_str());
+    std::printf("\nMemory, passes and the loss itself need --data (and --label, --loss).\n");
+    if (!problems.empty())
+      fail(ErrorCode::kUnsupported, c.model_path, " cannot be trained as it is: ", problems.size(),
+           problems.size() == 1 ? " place stops" : " places stop",
+           " the gradient; --freeze the parameters behind them, or train another "
+           "output");
     return 0;
   }
   std::vector<std::string> said;
@@ -69,7 +109,7 @@ int run_inspect(Context& c) {
   const int64_t batch = batch_size(c, set.samples(), said);
   const StepSpec spec = spec_for_data(source, set, make_spec(c, Mode::kTrain), batch);
   CompileOptions options = compile_options(c);
-  options.until = "check_trainable";
+  options.until = "attach_loss";  // the next pass refuses what cannot train; the list comes first
   const CompileResult checked = compile(source, spec, options);
   print_interface(source);
   std::printf("data    %s\n\n", set.summary().c_str());

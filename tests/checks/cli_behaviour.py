@@ -114,6 +114,14 @@ class BadFiles(Case):
         mlp(self.model, [helper.make_node("Frobnicate", ["x"], ["a"], "n1"), helper.make_node("Quux", ["a"], ["logits"], "n2")])
         self.refused(1, "Frobnicate", "n1", "Quux", "n2")
 
+    def test_refused_operators_say_why(self):
+        mlp(self.model, [helper.make_node("StringNormalizer", ["x"], ["a"], "n1"),
+                         helper.make_node("TreeEnsemble", ["a"], ["b"], "n2", domain="ai.onnx.ml"),
+                         helper.make_node("Frobnicate", ["b"], ["logits"], "n3")])
+        said = self.refused(1, "StringNormalizer (domain ai.onnx, opset 17): refused: it computes on strings", "'n1'",
+                            "TreeEnsemble (domain ai.onnx.ml, opset 1): refused: ", "'n2'", "Frobnicate", "'n3'")
+        self.assertEqual(said.count("refused"), 2, said)
+
     def test_all_missing_gradients_are_listed(self):
         mlp(self.model, [helper.make_node("Gemm", ["x", "w1"], ["h"], "fc1", transB=1),
                          helper.make_node("ArgMax", ["h"], ["i"], "pick1", axis=1, keepdims=1),
@@ -238,6 +246,45 @@ class OddFiles(Case):
         out = self.fine("grads", "m.onnx", "--data", "train.npz", "--precision", "fp64", "--check", "3", "--out", "g.npz")
         self.assertEqual(out.count("relative difference"), 4)
         self.refused(2, "--precision fp64", args=("grads", "m.onnx", "--data", "train.npz", "--check", "3", "--out", "g.npz"))
+class Inspect(Case):
+    """What would train and what would not; every obstacle in one message, with exit status 1."""
+
+    def obstacles(self):
+        mlp(self.model, [helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], "fc1", transB=1),
+                         helper.make_node("DynamicQuantizeLinear", ["h"], ["q", "s", "z"], "quant1"),
+                         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequant1"),
+                         helper.make_node("Gemm", ["d", "w2", "b2"], ["logits"], "fc2", transB=1)])
+
+    def test_without_data(self):
+        done = self.run_it("inspect", "m.onnx")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in ("w1", "b1", "w2", "b2"):
+            self.assertRegex(done.stdout, rf"train +{name} ")
+        self.assertIn("67 parameters in 4 tensors train", done.stdout)
+        done = self.run_it("inspect", "m.onnx", "--freeze", "w1")
+        self.assertRegex(done.stdout, r"fixed +w1 .*frozen by --freeze")
+
+    def test_obstacles_without_data(self):
+        self.obstacles()
+        done = self.run_it("inspect", "m.onnx")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        for words in ("train +w1", "train +w2", "stops the gradient: DynamicQuantizeLinear 'quant1': input 'x': "):
+            self.assertRegex(done.stdout, words)
+        self.assertIn("cannot be trained as it is", done.stderr)
+        done = self.run_it("inspect", "m.onnx", "--freeze", "1$")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_obstacles_with_data(self):
+        self.obstacles()
+        done = self.run_it("inspect", "m.onnx", "--data", "train.npz")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"train +w2")        # the list comes before the refusal
+        self.assertIn("DynamicQuantizeLinear 'quant1': input 'x': ", done.stderr)
+
+    def test_unsupported_operators(self):
+        mlp(self.model, [helper.make_node("StringSplit", ["x"], ["a", "b"], "n1"),
+                         helper.make_node("Quux", ["a"], ["logits"], "n2")])
+        self.refused(1, "StringSplit", "'n1'", "strings", "Quux", "'n2'", args=("inspect", "m.onnx"))
 
 
 class Usage(Case):
