@@ -10,7 +10,7 @@
 namespace ortrain::ops {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 31;
+constexpr int64_t kMost = 1 << 24;  // elements, mel bins, points
 
 DType output_type(const Attrs& a) {
   const int64_t number = a.i("output_datatype", 1);
@@ -35,7 +35,7 @@ Dim size_input(InferCtx& c, int i, const char* what) {
   const std::vector<Dim> n = c.need_ints(i, what);
   if (n.size() != 1) c.fail(cat(what, " is not one number"));
   if (n[0].is_const() && (n[0].value() < 0 || n[0].value() > kMost))
-    c.fail(cat(what, " is ", n[0].value(), ", expected 0 to 2^31"));
+    c.fail(cat(what, " is ", n[0].value(), ", expected 0 to 2^24"));
   return n[0];
 }
 

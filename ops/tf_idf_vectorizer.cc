@@ -90,7 +90,7 @@ void infer(InferCtx& c) {
 template <class T>
 void count_row(const Tree& t, const T* x, int64_t n, float* y) {
   int64_t shortest = t.shortest;
-  for (int64_t step = 1; step <= std::min(t.most_skips + 1, std::max<int64_t>(n, 1)); ++step) {
+  for (int64_t step = 1; step <= std::min(t.most_skips, std::max<int64_t>(n - 1, 0)) + 1; ++step) {
     // Distances beyond n - 1 reach no second item: no n can overflow here.
     for (int64_t start = 0; start < n && (shortest - 1) <= (n - 1 - start) / step; ++start) {
       size_t node = 0;
