@@ -21,8 +21,9 @@ bool with_updates(const StepSpec& s) { return s.mode == Mode::kTrain; }
 
 const std::vector<Pass>& passes() {
   static const std::vector<Pass> list = {
-      {"infer", "everything later may trust dtype and shape; shape chains fold", pass_infer,
-       nullptr, Switch::kNeeded},
+      {"infer",
+       "everything later may trust dtype and shape; shape chains fold, control flow dissolves",
+       pass_infer, nullptr, Switch::kNeeded},
       {"canonicalize",
        "one form for the passes after it; training-mode policy of norms and dropout",
        pass_canonicalize, nullptr, Switch::kNeeded},

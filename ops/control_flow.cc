@@ -32,7 +32,9 @@ void register_control_flow(OpTable& table) {
   table.add(structural(
       "If", {"cond", "values*"}, {no_grad("cond")}, 1,
       "a condition known once sizes are bound takes its branch; on run-time data both branches "
-      "are computed and chosen from, the one not taken gets a gradient of exactly zero"));
+      "are computed and chosen from, the one not taken gets a gradient of exactly zero, but an "
+      "index out of range in it is still "
+      "an error"));
   table.add(structural(
       "Loop", {"M?", "cond?", "values*"}, {no_grad("M"), no_grad("cond")}, 1,
       "unrolled: the trip count must be known once sizes are bound; a condition on run-time data "

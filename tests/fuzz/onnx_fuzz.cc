@@ -11,6 +11,7 @@
 #include <string>
 
 #include "graph/error.h"
+#include "graph/structure.h"
 #include "importers/onnx.h"
 
 using namespace ortrain;
@@ -30,7 +31,10 @@ OpTable make_table() {
     add(name, {"x", "y?"}, {});
   for (const char* name : {"Gemm", "Add", "Mul", "Slice", "Resize"})
     add(name, {"a", "b", "c?", "d?", "e?"}, {});
-  add("Concat", {"xs*"}, {});
+  for (const char* name : {"Concat", "If", "Loop", "Scan", "SequenceMap", "SequenceConstruct",
+                           "SequenceAt", "SplitToSequence", kBodyOp, kMissingOp, kPerIterationOp,
+                           "Shape", "Gather", "MatMul", "Tanh", "ReduceMean", "Greater", "Sub"})
+    add(name, {"xs*"}, {});
   add("BatchNormalization", {"x", "scale", "b", "mean", "var"}, {3, 4});
   t.add({.name = "Upsample", .infer = infer_same_as_first, .adapt = [](RawNode& n) {
            n.op = "Resize";
