@@ -122,6 +122,21 @@ class BadFiles(Case):
                             "TreeEnsemble (domain ai.onnx.ml, opset 1): refused: ", "'n2'", "Frobnicate", "'n3'")
         self.assertEqual(said.count("refused"), 2, said)
 
+    def test_element_types_that_an_operator_does_not_have(self):
+        for op in ("Softmax", "LayerNormalization", "AveragePool", "Conv"):
+            more = {"AveragePool": {"kernel_shape": [1]}}.get(op, {})
+            inputs = {"LayerNormalization": ["i", "i"], "Conv": ["i", "i"]}.get(op, ["i"])
+            mlp(self.model, [helper.make_node("Cast", ["x"], ["c"], "cast", to=TensorProto.INT64),
+                             helper.make_node("Unsqueeze", ["c", "one"], ["i"], "axis"),
+                             helper.make_node(op, inputs, ["o"], "ints", **more),
+                             helper.make_node("Cast", ["o"], ["f"], "back", to=TensorProto.FLOAT),
+                             helper.make_node("Squeeze", ["f", "one"], ["g"], "axis2"),
+                             helper.make_node("Gemm", ["g", "w1"], ["logits"], "fc", transB=1)],
+                extra=[numpy_helper.from_array(np.array([2], np.int64), "one")])
+            done = self.run_it("m.onnx", "--data", "train.npz", "--steps", "1")
+            self.assertIn(done.returncode, (0, 1), f"{op}: {done.stderr}")      # never an abort
+            self.assertNotIn("internal error", done.stderr, op)
+
     def test_all_missing_gradients_are_listed(self):
         mlp(self.model, [helper.make_node("Gemm", ["x", "w1"], ["h"], "fc1", transB=1),
                          helper.make_node("ArgMax", ["h"], ["i"], "pick1", axis=1, keepdims=1),

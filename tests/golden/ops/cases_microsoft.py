@@ -33,6 +33,10 @@ ms("SkipSimplifiedLayerNormalization", "plain", [x(1, 2, 4), x(1, 2, 4), x(4)], 
    epsilon=1e-3)
 ms("SkipSimplifiedLayerNormalization", "bias_sum", [x(1, 2, 4), x(1, 2, 4), x(4), x(4)],
    lambda t, k, s, b: (rms(t + k + b, s), None, None, t + k + b), epsilon=1e-3)
+ms("LayerNormalization", "plain", [x(2, 3, 4), x(4), x(4)], ln, epsilon=1e-3)
+ms("SimplifiedLayerNormalization", "plain", [x(2, 3, 4), x(4)], rms, epsilon=1e-3)
+ms("DequantizeLinear", "scale", [data([[-3, 5], [127, -128]], np.int8), v(0.25), const(2, np.int8)],
+   lambda q, s, z: (q.to(torch.float64) - 2) * s)
 ms("EmbedLayerNormalization", "plain",
    [data([[1, 0, 3]], "int32"), data([[0, 1, 1]], "int32"), x(4, 2), x(5, 2), x(2, 2), x(2), x(2)],
    lambda i, g, w, p, s, a, b: ln(w[i.long()] + p[:3] + s[g.long()], a, b), epsilon=1e-3,
@@ -45,6 +49,9 @@ ms("FusedConv", "relu", [x(1, 2, 3, 3), x(2, 2, 2, 2), x(2)], lambda t, w, b: F.
    activation="Relu", kernel_shape=[2, 2])
 ms("FusedConv", "add", [x(1, 1, 3, 3), x(2, 1, 2, 2), x(2), x(1, 2, 2, 2)],
    lambda t, w, b, z: F.relu(F.conv2d(t, w, b) + z), activation="Relu", kernel_shape=[2, 2])
+ms("NhwcConv", "strides_pads", [x(1, 4, 3, 2), x(3, 2, 2, 2), x(3)],
+   lambda t, w, b: F.conv2d(F.pad(t.permute(0, 3, 1, 2), (0, 1, 1, 0)), w, b, (2, 1)).permute(0, 2, 3, 1).contiguous(),
+   kernel_shape=[2, 2], strides=[2, 1], pads=[1, 0, 0, 1])
 ms("BiasSoftmax", "plain", [x(2, 3, 4), x(1, 3, 4)], lambda t, b: F.softmax(t + b, -1), axis=-1,
    is_inner_broadcast=0)
 ms("BiasDropout", "ratio0", [x(2, 3), x(3), x(2, 3), fixed(0.0), const(True, bool)],
