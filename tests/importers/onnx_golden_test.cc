@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 std::vector<std::string> golden_models() {
   std::vector<std::string> out;
   for (const auto& e : fs::recursive_directory_iterator(fs::path(kSourceDir) / "tests/golden"))
-    if (e.path().extension() == ".onnx") out.push_back(e.path().string());
+    if (e.path().extension() == ".onnx" && fs::exists(e.path().parent_path() / "case.json"))
+      out.push_back(e.path().string());
   std::sort(out.begin(), out.end());
   return out;
 }
