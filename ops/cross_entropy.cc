@@ -78,6 +78,30 @@ ORTRAIN_SIMD void softmax_scaled_row(const float* x, float* dx, int64_t n, Lse<f
   for (int64_t i = 0; i < n; ++i) dx[i] = exp_down_f32(x[i] - lse.top - lse.rest) * scale - shift;
 }
 
+// Neighbouring positions whose classes stride: vectors run along the positions.
+constexpr int64_t kBlock = 256;
+ORTRAIN_SIMD void lse_columns(const float* x, int64_t classes, int64_t inner, int64_t n, float* top,
+                              float* rest) {
+  for (int64_t j = 0; j < n; ++j) top[j] = -std::numeric_limits<float>::infinity(), rest[j] = 0;
+  for (int64_t k = 0; k < classes; ++k)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) top[j] = x[k * inner + j] > top[j] ? x[k * inner + j] : top[j];
+  for (int64_t k = 0; k < classes; ++k)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) rest[j] += exp_down_f32(x[k * inner + j] - top[j]);
+  for (int64_t j = 0; j < n; ++j) rest[j] = std::log(rest[j]);
+}
+// dx = softmax * mass - shift where the position counts, else 0.
+ORTRAIN_SIMD void softmax_scaled_columns(const float* x, float* dx, int64_t n, const float* top,
+                                         const float* rest, const float* mass,
+                                         const int32_t* counts, float shift) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) {
+    const float v = exp_down_f32(x[j] - top[j] - rest[j]) * mass[j] - shift;
+    dx[j] = counts[j] ? v : 0.f;
+  }
+}
+
 // Reads position p's label as a class, or -1 when it does not count.
 template <class L>
 int64_t label_at(const L* labels, int64_t p, int64_t classes, int64_t ignore, Fault* fault) {
@@ -115,6 +139,8 @@ void forward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t 
   const L* labels = a.x<L>(1);
   const T* weights = a.x<T>(2);
   T* lse_out = a.y<T>(1);
+  float tops[kBlock], rests[kBlock];
+  int64_t block = begin, block_end = begin;  // positions whose tops and rests are known
   for (int64_t p = begin; p < end; ++p) {
     const int64_t base = (p / l.inner) * l.classes * l.inner + p % l.inner;
     const T* x = logits + base;
@@ -123,9 +149,16 @@ void forward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t 
       if (l.inner == 1) {
         const Lse<float> row = lse_row(x, l.classes);
         lse = {row.top, row.rest};
+      } else {
+        if (p == block_end) {
+          block = p;
+          block_end = std::min({end, p + kBlock, (p / l.inner + 1) * l.inner});
+          lse_columns(x, l.classes, l.inner, block_end - block, tops, rests);
+        }
+        lse = {tops[p - block], rests[p - block]};
       }
     }
-    if (!std::is_same_v<T, float> || l.inner != 1) {
+    if constexpr (!std::is_same_v<T, float>) {
       double top = -INFINITY, sum = 0;
       for (int64_t k = 0; k < l.classes; ++k) top = std::max(top, load(x[k * l.inner]));
       for (int64_t k = 0; k < l.classes; ++k) sum += std::exp(load(x[k * l.inner]) - top);
@@ -189,9 +222,47 @@ Kernel forward(const KernelQuery& q) {
 // ---------------------------------------------------------------------------------------------
 // inputs: logits, labels, weights?, lse, divisor, dloss. dx = dloss/divisor * (w (softmax -
 // target)).
+// The same for f32 and class indices, a block of neighbouring positions at a time.
+template <class L>
+void backward_columns(const Config& c, const KernelArgs& a, int64_t begin, int64_t end) {
+  const Layout& l = c.layout;
+  const float *weights = a.x<float>(2), *lse = a.x<float>(3);
+  const double divisor = a.x<float>(4)[0];
+  const double scale = divisor == 0 ? 0.0 : a.x<float>(5)[0] / divisor;
+  const double even = c.smoothing / static_cast<double>(l.classes);
+  const auto weight = [&](int64_t k) { return weights ? static_cast<double>(weights[k]) : 1.0; };
+  double all = 0;
+  for (int64_t k = 0; k < l.classes; ++k) all += weight(k);
+  float mass[kBlock];
+  int32_t counts[kBlock];
+  int64_t label[kBlock];
+  for (int64_t p = begin; p < end;) {
+    const int64_t n = std::min({end - p, kBlock, (p / l.inner + 1) * l.inner - p});
+    const int64_t base = (p / l.inner) * l.classes * l.inner + p % l.inner;
+    for (int64_t j = 0; j < n; ++j) {
+      label[j] = label_at(a.x<L>(1), p + j, l.classes, c.ignore, a.fault);
+      counts[j] = label[j] >= 0 && scale != 0;
+      mass[j] = static_cast<float>(
+          counts[j] ? scale * ((1 - c.smoothing) * weight(label[j]) + even * all) : 0);
+    }
+    float* dx = a.y<float>(0) + base;
+    for (int64_t k = 0; k < l.classes; ++k)
+      softmax_scaled_columns(a.x<float>(0) + base + k * l.inner, dx + k * l.inner, n, lse + p,
+                             lse + p + l.positions(), mass, counts,
+                             static_cast<float>(scale * even * weight(k)));
+    for (int64_t j = 0; j < n; ++j)
+      if (counts[j])
+        dx[label[j] * l.inner + j] -=
+            static_cast<float>(scale * (1 - c.smoothing) * weight(label[j]));
+    p += n;
+  }
+}
+
 template <class T, class L>
 void backward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t end) {
   const Layout& l = c.layout;
+  if constexpr (std::is_same_v<T, float>)
+    if (l.inner != 1 && !c.probabilities) return backward_columns<L>(c, a, begin, end);
   const T* logits = a.x<T>(0);
   const L* labels = a.x<L>(1);
   const T* weights = a.x<T>(2);
@@ -211,11 +282,12 @@ void backward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t
       continue;
     }
     if constexpr (std::is_same_v<T, float>) {
-      if (l.inner == 1 && !weights && !c.probabilities) {
-        const float target = static_cast<float>(scale * (1 - c.smoothing));
+      if (l.inner == 1 && (!weights || c.smoothing == 0) && !c.probabilities) {
+        const double mine = scale * (weights ? load(weights[t]) : 1.0);
+        const float target = static_cast<float>(mine * (1 - c.smoothing));
         softmax_scaled_row(x, dx, l.classes,
                            {static_cast<float>(lse.top), static_cast<float>(lse.rest)},
-                           static_cast<float>(scale), static_cast<float>(scale * even));
+                           static_cast<float>(mine), static_cast<float>(scale * even));
         dx[t] -= target;
         continue;
       }
@@ -284,6 +356,8 @@ void register_cross_entropy(OpTable& table) {
                    {.in = {f({2, 3, 7}, -40, 40), ints({2, 3}, 0, 7)},
                     .attrs = {{"axis", int64_t{-1}}}},
                    {.in = {f({2, 5, 3}), ints({2, 3}, 0, 5)}},
+                   {.in = {f({2, 5, 300}), ints({2, 300}, 0, 5), f({5}, 0.5, 2)},
+                    .attrs = {{"label_smoothing", 0.1}, {"ignore_index", int64_t{2}}}},
                    {.in = {f({4, 5}), iconst({4}, {0, -100, 4, -100})}},
                    {.in = {f({3, 2}), iconst({3}, {-100, -100, -100})}},
                    {.in = {floats({2, 3}, {3e7, 3e7, 3e7, -2e8, -2e8, -2e8}), iconst({2}, {0, 2})},
@@ -301,7 +375,12 @@ void register_cross_entropy(OpTable& table) {
       .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "ref", nullptr, prepare<false>}},
-      .examples = {{.in = {f({4, 5}), labels, absent(), f({2, 4}, 1, 2), f({}, 4, 5), f({})}}},
+      .examples = {{.in = {f({4, 5}), labels, absent(), f({2, 4}, 1, 2), f({}, 4, 5), f({})}},
+                   {.in = {f({2, 5, 300}), ints({2, 300}, 0, 5), f({5}, 0.5, 2),
+                           f({2, 2, 300}, 1, 2), f({}, 4, 5), f({})},
+                    .attrs = {{"label_smoothing", 0.1}, {"ignore_index", int64_t{2}}}},
+                   {.in = {f({4, 5}), ints({4}, 0, 5), f({5}, 0.5, 2), f({2, 4}, 1, 2), f({}, 4, 5),
+                           f({})}}},
   });
 }
 

@@ -3,7 +3,7 @@
 // y = exp(x - max) / sum exp(x - max). A row that is -inf throughout gives NaN, as ONNX and PyTorch
 // do. Before opset 13 the axis split the tensor into two dims (default axis 1): attribute `flatten`
 // keeps that meaning. Gradients: dx = y (dy - sum(dy y)) and dx = dy - exp(y) sum(dy). Accumulation
-// in double (ref) or f32 lanes (simd).
+// in double (ref) or f32 (simd: lanes along the axis; columns: along what lies inside of it).
 #include <algorithm>
 #include <cmath>
 
@@ -80,6 +80,109 @@ ORTRAIN_SIMD void log_softmax_grad_rows(const float* y, const float* dy, float* 
     for (int64_t i = 0; i < width; ++i) sum += dy[i];
     for (int64_t i = 0; i < width; ++i) dx[i] = dy[i] - exp_down_f32(y[i]) * sum;
   }
+}
+
+// Columns [0, n) of [width, inner]: the axis strides, vectors run along what lies inside of it.
+constexpr int64_t kColumns = 256;
+
+ORTRAIN_SIMD void softmax_columns(const float* x, float* y, int64_t width, int64_t inner,
+                                  int64_t n) {
+  float top[kColumns], sum[kColumns];
+  for (int64_t j = 0; j < n; ++j) top[j] = -std::numeric_limits<float>::infinity(), sum[j] = 0;
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) top[j] = x[i * inner + j] > top[j] ? x[i * inner + j] : top[j];
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) {
+      const float e = exp_down_f32(x[i * inner + j] - top[j]);
+      y[i * inner + j] = e;
+      sum[j] += e;
+    }
+  for (int64_t j = 0; j < n; ++j) sum[j] = 1.f / sum[j];
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) y[i * inner + j] *= sum[j];
+}
+
+ORTRAIN_SIMD void log_softmax_columns(const float* x, float* y, int64_t width, int64_t inner,
+                                      int64_t n) {
+  float top[kColumns], sum[kColumns];
+  for (int64_t j = 0; j < n; ++j) top[j] = -std::numeric_limits<float>::infinity(), sum[j] = 0;
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) top[j] = x[i * inner + j] > top[j] ? x[i * inner + j] : top[j];
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sum[j] += exp_down_f32(x[i * inner + j] - top[j]);
+  for (int64_t j = 0; j < n; ++j) sum[j] = std::log(sum[j]);
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) y[i * inner + j] = x[i * inner + j] - top[j] - sum[j];
+}
+
+ORTRAIN_SIMD void softmax_grad_columns(const float* y, const float* dy, float* dx, int64_t width,
+                                       int64_t inner, int64_t n) {
+  float dot[kColumns];
+  for (int64_t j = 0; j < n; ++j) dot[j] = 0;
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) dot[j] += y[i * inner + j] * dy[i * inner + j];
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j)
+      dx[i * inner + j] = y[i * inner + j] * (dy[i * inner + j] - dot[j]);
+}
+
+ORTRAIN_SIMD void log_softmax_grad_columns(const float* y, const float* dy, float* dx,
+                                           int64_t width, int64_t inner, int64_t n) {
+  float sum[kColumns];
+  for (int64_t j = 0; j < n; ++j) sum[j] = 0;
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) sum[j] += dy[i * inner + j];
+  for (int64_t i = 0; i < width; ++i)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j)
+      dx[i * inner + j] = dy[i * inner + j] - exp_down_f32(y[i * inner + j]) * sum[j];
+}
+
+std::string only_f32_columns(const KernelQuery& q) {
+  return q.in[0].dtype == DType::kF32 ? "" : "only f32";
+}
+
+// body(offset of the first column, columns) for every block of columns.
+template <class Body>
+void column_blocks(const Split& s, int threads, Body&& body) {
+  const int64_t blocks = (s.inner + kColumns - 1) / kColumns;
+  const int64_t work = std::max<int64_t>(1, s.width * std::min(s.inner, kColumns));
+  parallel_for(threads, s.outer * blocks, std::max<int64_t>(1, 8192 / work),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t b = begin; b < end; ++b) {
+                   const int64_t first = b % blocks * kColumns;
+                   body(b / blocks * s.width * s.inner + first,
+                        std::min(kColumns, s.inner - first));
+                 }
+               });
+}
+
+template <auto kBlock>
+Kernel columns_forward(const KernelQuery& q) {
+  return {0, [s = split_of(q.attrs, q.in[0].dims), threads = q.threads](const KernelArgs& a) {
+            column_blocks(s, threads, [&](int64_t at, int64_t n) {
+              kBlock(a.x<float>(0) + at, a.y<float>(0) + at, s.width, s.inner, n);
+            });
+          }};
+}
+
+template <auto kBlock>
+Kernel columns_backward(const KernelQuery& q) {
+  return {0, [s = split_of(q.attrs, q.in[0].dims), threads = q.threads](const KernelArgs& a) {
+            column_blocks(s, threads, [&](int64_t at, int64_t n) {
+              kBlock(a.x<float>(0) + at, a.x<float>(1) + at, a.y<float>(0) + at, s.width, s.inner,
+                     n);
+            });
+          }};
 }
 
 std::string only_f32_rows(const KernelQuery& q) {
@@ -176,12 +279,14 @@ std::vector<Example> forward_examples() {
           {.in = {f({2, 3, 4})}, .attrs = {{"axis", int64_t{1}}, {"flatten", int64_t{1}}}},
           {.in = {f({4, 1})}},
           {.in = {f({0, 3})}},
-          {.in = {f({7, 130}, -30, 30)}}};
+          {.in = {f({7, 130}, -30, 30)}},
+          {.in = {f({2, 7, 300}, -30, 30)}, .attrs = {{"axis", int64_t{1}}}}};
 }
 std::vector<Example> grad_examples() {
   return {{.in = {f({3, 5}, 0, 1), f({3, 5})}},
           {.in = {f({2, 3, 4}, 0, 1), f({2, 3, 4})}, .attrs = {{"axis", int64_t{0}}}},
-          {.in = {f({6, 33}, 0, 1), f({6, 33})}}};
+          {.in = {f({6, 33}, 0, 1), f({6, 33})}},
+          {.in = {f({2, 7, 300}, 0, 1), f({2, 7, 300})}, .attrs = {{"axis", int64_t{1}}}}};
 }
 
 Expr softmax_gradient(Grad& g) { return g.b.op("ortrain.SoftmaxGrad", {g.y(), g.dy()}, g.attrs()); }
@@ -202,6 +307,7 @@ void register_softmax(OpTable& table) {
       .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "simd", only_f32_rows, rows_forward<softmax_rows>},
+                  {"cpu", "columns", only_f32_columns, columns_forward<softmax_columns>},
                   {"cpu", "ref", nullptr, prepare_ref<false>}},
       .examples = forward_examples(),
   });
@@ -215,6 +321,7 @@ void register_softmax(OpTable& table) {
       .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "simd", only_f32_rows, rows_forward<log_softmax_rows>},
+                  {"cpu", "columns", only_f32_columns, columns_forward<log_softmax_columns>},
                   {"cpu", "ref", nullptr, prepare_ref<true>}},
       .examples = forward_examples(),
   });
@@ -226,6 +333,7 @@ void register_softmax(OpTable& table) {
       .precision = Precision::kNever16,
       .inplace = {{0, 1}, {0, 0}},
       .kernels = {{"cpu", "simd", only_f32_rows, rows_backward<softmax_grad_rows>},
+                  {"cpu", "columns", only_f32_columns, columns_backward<softmax_grad_columns>},
                   {"cpu", "ref", nullptr, prepare_ref_grad<false>}},
       .examples = grad_examples(),
   });
@@ -237,6 +345,7 @@ void register_softmax(OpTable& table) {
       .precision = Precision::kNever16,
       .inplace = {{0, 1}, {0, 0}},
       .kernels = {{"cpu", "simd", only_f32_rows, rows_backward<log_softmax_grad_rows>},
+                  {"cpu", "columns", only_f32_columns, columns_backward<log_softmax_grad_columns>},
                   {"cpu", "ref", nullptr, prepare_ref_grad<true>}},
       .examples = grad_examples(),
   });
