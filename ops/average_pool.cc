@@ -6,6 +6,7 @@
 // gradient uses the same divisor, gathered per input element.
 #include <span>
 
+#include "ops/common/pool_planes.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
 #include "ops/common/window.h"
@@ -38,19 +39,20 @@ void infer_grad(InferCtx& c) { c.out(0, c.dtype(0), Shape(c.attrs().ints("in_sha
 struct Pool {
   Window w;
   bool include_pad;
-  double scale(const std::array<int64_t, 3>& o) const {
-    int64_t taps = 1;
-    for (size_t i = 0; i < 3; ++i) {
-      int64_t first, last;
-      if (include_pad) {
-        const int64_t room = w.in[i] + w.end[i] + w.begin[i] - o[i] * w.stride[i];
-        taps *= std::min(w.kernel[i], (room + w.dilation[i] - 1) / w.dilation[i]);
-      } else {
-        w.valid(static_cast<int>(i), o[i], first, last);
-        taps *= last - first;
-      }
+  // 1 / the taps that count along one axis; 0 where there are none.
+  double scale_along(size_t i, int64_t o) const {
+    int64_t first, last;
+    if (include_pad) {
+      const int64_t room = w.in[i] + w.end[i] + w.begin[i] - o * w.stride[i];
+      last = std::min(w.kernel[i], (room + w.dilation[i] - 1) / w.dilation[i]);
+      first = 0;
+    } else {
+      w.valid(static_cast<int>(i), o, first, last);
     }
-    return taps > 0 ? 1.0 / static_cast<double>(taps) : 0;
+    return last > first ? 1.0 / static_cast<double>(last - first) : 0;
+  }
+  double scale(const std::array<int64_t, 3>& o) const {
+    return scale_along(0, o[0]) * scale_along(1, o[1]) * scale_along(2, o[2]);
   }
 };
 
@@ -195,6 +197,31 @@ std::string reject_nhwc(const KernelQuery& q) {
   return channels_last(q.attrs) ? "" : "takes channels-last data";
 }
 
+// --- channels first f32
+// ----------------------------------------------------------------------------
+PoolPlanes::Inverse inverse_counts(const Pool& p) {
+  PoolPlanes::Inverse out;
+  for (size_t a = 0; a < 3; ++a)
+    for (int64_t o = 0; o < p.w.out[a]; ++o)
+      out[a].push_back(static_cast<float>(p.scale_along(a, o)));
+  return out;
+}
+template <bool kGrad>
+Kernel prepare_planes(const KernelQuery& q) {
+  const Pool p = kGrad ? backward(q) : forward(q);
+  return {0,
+          [planes = PoolPlanes(p.w, q.threads), inverse = inverse_counts(p)](const KernelArgs& a) {
+            if constexpr (kGrad)
+              planes.average_grad(a.x<float>(0), inverse, a.y<float>(0));
+            else
+              planes.average(a.x<float>(0), inverse, a.y<float>(0));
+          }};
+}
+std::string reject_planes(const KernelQuery& q) {
+  if (q.in[0].dtype != DType::kF32) return "takes f32";
+  return channels_last(q.attrs) ? "takes channels-first data" : "";
+}
+
 // --- records ------------------------------------------------------------------------------------
 Expr grad_x(Grad& g) {
   Attrs a = g.attrs();
@@ -206,7 +233,9 @@ std::optional<LayoutChange> to_channels_last(Graph& g, NodeId n) {
   return LayoutChange{{0}, {0}};
 }
 std::vector<KernelEntry> kernels() {
-  return {{"cpu", "nhwc", reject_nhwc, prepare_nhwc}, {"cpu", "ref", nullptr, prepare_ref<false>}};
+  return {{"cpu", "nhwc", reject_nhwc, prepare_nhwc},
+          {"cpu", "planes", reject_planes, prepare_planes<false>},
+          {"cpu", "ref", nullptr, prepare_ref<false>}};
 }
 
 using L = std::vector<int64_t>;
@@ -248,6 +277,7 @@ OpDef average_pool_op() {
                       {"auto_pad", std::string("SAME_LOWER")}}},
            {.in = {f({2, 3, 9})}, .attrs = {{"kernel_shape", L{2}}, {"strides", L{3}}}},
            {.in = {f({1, 2, 4, 5, 6})}, .attrs = {{"kernel_shape", L{2, 2, 2}}}},
+           {.in = {f({1, 2, 300})}, .attrs = {{"kernel_shape", L{3}}, {"strides", L{2}}}},
            {.in = {f({0, 3, 6, 8})}, .attrs = {{"kernel_shape", L{2, 2}}}}},
   };
 }
@@ -273,6 +303,7 @@ OpDef average_pool_grad_op() {
       .outputs = {"dx"},
       .infer = infer_grad,
       .kernels = {{"cpu", "nhwc", reject_nhwc, prepare_grad_nhwc},
+                  {"cpu", "planes", reject_planes, prepare_planes<true>},
                   {"cpu", "ref", nullptr, prepare_ref<true>}},
       .examples = {{.in = {f({2, 3, 3, 4})},
                     .attrs = {{"kernel_shape", L{2, 2}},
@@ -283,6 +314,12 @@ OpDef average_pool_grad_op() {
                               {"pads", L{1, 1, 1, 1}},
                               {"channels_last", int64_t{1}},
                               {"in_shape", L{2, 6, 7, 3}}}},
+                   {.in = {f({1, 2, 150})},
+                    .attrs = {{"kernel_shape", L{3}},
+                              {"strides", L{2}},
+                              {"pads", L{1, 1}},
+                              {"in_shape", L{1, 2, 299}}}},
+                   {.in = {f({2, 3, 1, 1})}, .attrs = {{"in_shape", L{2, 3, 6, 7}}}},
                    {.in = {f({2, 1, 1, 3})},
                     .attrs = {{"channels_last", int64_t{1}}, {"in_shape", L{2, 6, 7, 3}}}}},
   };

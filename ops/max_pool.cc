@@ -4,12 +4,12 @@
 // The gradient goes to the first maximum of a window, NaN counts as larger than any number: both as
 // PyTorch. What it needs is a third output of our own, argmax: the tap number inside the window
 // (u8, i32 for windows of more than 255 taps), 1 byte per output instead of the 8 of Indices.
-// Gradients are gathered per input element: no zero fill, no atomics, any thread count gives the
-// same bits.
+// Gradients: no atomics, any thread count gives the same bits.
 #include <limits>
 #include <span>
 
 #include "ops/common/max_pool_rows.h"
+#include "ops/common/pool_planes.h"
 #include "ops/common/ref.h"
 #include "ops/common/window.h"
 
@@ -171,6 +171,33 @@ Kernel prepare_grad_nhwc(const KernelQuery& q) {
           }};
 }
 
+// --- channels first f32
+// ----------------------------------------------------------------------------
+std::string reject_planes(const KernelQuery& q) {
+  if (q.in[0].dtype != DType::kF32) return "takes f32";
+  if (channels_last(q.attrs)) return "takes channels-first data";
+  return q.has_out(1) && q.attrs.i("storage_order", 0) != 0 ? "column-major Indices" : "";
+}
+Kernel prepare_planes(const KernelQuery& q) {
+  return {0, [planes = PoolPlanes(window(q), q.threads), indices = q.has_out(1),
+              arg8 = q.has_out(2) && q.out[2].dtype == DType::kU8,
+              arg32 = q.has_out(2) && q.out[2].dtype == DType::kI32](const KernelArgs& a) {
+            planes.max(a.x<float>(0), a.y<float>(0), arg8 ? a.y<uint8_t>(2) : nullptr,
+                       arg32 ? a.y<int32_t>(2) : nullptr, indices ? a.y<int64_t>(1) : nullptr);
+          }};
+}
+Kernel prepare_grad_planes(const KernelQuery& q) {
+  return {0, [planes = PoolPlanes(grad_window(q), q.threads),
+              bytes = q.in[1].dtype == DType::kU8](const KernelArgs& a) {
+            planes.max_grad(a.x<float>(0), bytes ? a.x<uint8_t>(1) : nullptr,
+                            bytes ? nullptr : a.x<int32_t>(1), a.y<float>(0));
+          }};
+}
+std::string reject_grad_planes(const KernelQuery& q) {
+  if (q.in[1].dtype != DType::kU8 && q.in[1].dtype != DType::kI32) return "argmax is i64";
+  return reject_planes(q);
+}
+
 // --- records ------------------------------------------------------------------------------------
 Expr grad_x(Grad& g) {
   Attrs a = g.attrs();
@@ -204,7 +231,9 @@ OpDef max_pool_op() {
       .infer = infer_max_pool,
       .grad = {grad("X", grad_x)},
       .channels_last = to_channels_last,
-      .kernels = {{"cpu", "nhwc", reject_nhwc, prepare_nhwc}, {"cpu", "ref", nullptr, prepare_ref}},
+      .kernels = {{"cpu", "nhwc", reject_nhwc, prepare_nhwc},
+                  {"cpu", "planes", reject_planes, prepare_planes},
+                  {"cpu", "ref", nullptr, prepare_ref}},
       .examples =
           {
               {.in = {f({2, 3, 6, 8})}, .attrs = {{"kernel_shape", L{2, 2}}, {"strides", L{2, 2}}}},
@@ -235,6 +264,9 @@ OpDef max_pool_op() {
               {.in = {f({2, 3, 9})}, .attrs = {{"kernel_shape", L{3}}, {"strides", L{5}}}},
               {.in = {f({1, 2, 4, 5, 6})}, .attrs = {{"kernel_shape", L{2, 2, 2}}}, .outputs = 2},
               {.in = {f({1, 1, 17, 17}, -900, 900)}, .attrs = {{"kernel_shape", L{16, 16}}}},
+              {.in = {f({1, 2, 300}, -900, 900)},
+               .attrs = {{"kernel_shape", L{3}}, {"strides", L{2}}, {"pads", L{1, 0}}},
+               .outputs = 3},
               {.in = {f({0, 3, 6, 8})}, .attrs = {{"kernel_shape", L{2, 2}}}},
           },
       .note = "gradient to the first maximum; NaN is the maximum",
@@ -252,6 +284,7 @@ OpDef max_pool_grad_op() {
                      return reject_nhwc(q);
                    },
                    prepare_grad_nhwc},
+                  {"cpu", "planes", reject_grad_planes, prepare_grad_planes},
                   {"cpu", "ref", nullptr, prepare_grad_ref}},
       .examples = {{.in = {f({2, 3, 3, 4}), ints({2, 3, 3, 4}, 0, 9)},
                     .attrs = {{"kernel_shape", L{3, 3}},
