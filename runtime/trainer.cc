@@ -142,6 +142,7 @@ std::string Trainer::save(Observer& observer) {
              "; nothing was saved",
              last_checkpoint_.empty() ? "" : ", the last good checkpoint is ", last_checkpoint_);
   }
+  observer.before_checkpoint();
   last_checkpoint_ =
       checkpoint::save(options_.checkpoint_folder, store_, run_, {.keep = options_.keep});
   observer.on_checkpoint(last_checkpoint_);

@@ -112,9 +112,15 @@ RunLog::RunLog(std::string path, bool append, int64_t keep_steps) : path_(std::m
   std::error_code ignored;
   const auto folder = std::filesystem::path(path_).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  file_ = std::fopen(path_.c_str(), "w");
-  if (!file_) fail(ErrorCode::kIo, "cannot write the log ", path_, ": ", std::strerror(errno));
-  if (!kept.empty()) write(kept);
+  // Aside and renamed: a kill at any instant leaves the old rows or the kept ones.
+  const std::string aside = append ? path_ + ".new" : path_;
+  file_ = std::fopen(aside.c_str(), "w");
+  if (!file_) fail(ErrorCode::kIo, "cannot write the log ", aside, ": ", std::strerror(errno));
+  if (!append) return;
+  write(kept);
+  flush();
+  std::filesystem::rename(aside, path_, ignored);
+  if (ignored) fail(ErrorCode::kIo, "cannot write the log ", path_, ": ", ignored.message());
 }
 
 RunLog::~RunLog() {

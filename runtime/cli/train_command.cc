@@ -77,7 +77,7 @@ class CliObserver : public Observer {
     log_.eval(e.step, j.dump());
     progress_.line(text);
   }
-  void on_checkpoint(const std::string&) override { log_.flush(); }
+  void before_checkpoint() override { log_.flush(); }
   bool should_stop() override { return g_signal != 0; }
   double waited_share() const { return total_ > 0 ? waited_ / total_ : 0; }
   double samples_per_s() const {
