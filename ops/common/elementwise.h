@@ -2,7 +2,7 @@
 //
 // ew_kernels(): "simd" (tiles in cache, vector instructions chosen at run time) then "ref" (plain
 // loops, all dtypes). Both broadcast like ONNX. The meaning of each code, including its edge
-// values, is written in elementwise.cc once.
+// values, is written in ew_scalar.h once.
 #pragma once
 
 #include <optional>
