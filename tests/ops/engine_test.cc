@@ -14,6 +14,7 @@
 
 #include "graph/error.h"
 #include "graph/structure.h"
+#include "ops/common/elementwise.h"
 #include "tests/ops/interpreter.h"
 
 namespace ortrain::test {
@@ -308,6 +309,10 @@ TEST_P(EveryOp, RecordIsComplete) {
   }
   EXPECT_FALSE(op.examples.empty()) << "no examples";
   EXPECT_TRUE(op.view || op.decompose || !op.kernels.empty()) << "no kernels and no decomposition";
+  if (op.kernels.size() == 2 && op.kernels[0].prepare == ops::ew_kernels()[0].prepare) {
+    EXPECT_TRUE(op.ew != Ew::kNone || op.decompose)
+        << "ew_kernels() runs a code (.ew) or a decomposition into operators that have one";
+  }
   const bool internal_update =
       op.name.starts_with("ortrain.");  // gradient and optimizer ops need no gradient
   if (!op.decompose && !internal_update) {
