@@ -101,6 +101,31 @@ Kernel gather_rows(const KernelQuery& q) {
           }};
 }
 
+// Single elements of many outer slices: positions are worked out once.
+std::string reject_scalars(const KernelQuery& q) {
+  const Plan p = plan(q, q.in[0].dims);
+  if (p.inner != 1 || p.outer < 2) return "not many single elements";
+  return p.n > INT32_MAX || p.count > INT32_MAX ? "more than 2^31 rows" : "";
+}
+Kernel gather_scalars(const KernelQuery& q) {
+  const Plan p = plan(q, q.in[0].dims);
+  return {static_cast<size_t>(p.count) * sizeof(int32_t),
+          [p, size = size_of(q.in[0].dtype), threads = q.threads](const KernelArgs& a) {
+            auto* rows = static_cast<int32_t*>(a.workspace);
+            for (int64_t k = 0; k < p.count; ++k) rows[k] = static_cast<int32_t>(p.row(a, k));
+            by_size(size, [&]<class T>() {
+              const int64_t grain = 1 + 8192 / std::max<int64_t>(1, p.count);
+              parallel_for(threads, p.outer, grain, [&](int64_t begin, int64_t end) {
+                for (int64_t o = begin; o < end; ++o) {
+                  const T* x = a.x<T>(0) + o * p.n;
+                  T* y = a.y<T>(0) + o * p.count;
+                  for (int64_t k = 0; k < p.count; ++k) y[k] = rows[k] < 0 ? T{} : x[rows[k]];
+                }
+              });
+            });
+          }};
+}
+
 Expr gather_grad(Grad& g) {
   return g.b.op("ortrain.GatherGrad", {g.dy(), g.x(1)},
                 {{"axis", g.attrs().i("axis", 0)}, {"dims", g.x(0).shape().values()}});
@@ -198,6 +223,33 @@ Kernel gather_grad_rows(const KernelQuery& q) {
       }};
 }
 
+// Single elements: the rows that the indices name are worked out once, then each of the outer
+// slices is zeroed and added to in index order.
+std::string grad_reject_scalars(const KernelQuery& q) {
+  const Plan p = plan(q, q.out[0].dims);
+  if (p.inner != 1 || p.outer < 2) return "not many single elements";
+  if (p.n > INT32_MAX) return "more than 2^31 rows";
+  return grad_reject(q);
+}
+Kernel gather_grad_scalars(const KernelQuery& q) {
+  const Plan p = plan(q, q.out[0].dims);
+  return {static_cast<size_t>(p.count) * sizeof(int32_t),
+          [p, threads = q.threads](const KernelArgs& a) {
+            auto* rows = static_cast<int32_t*>(a.workspace);
+            for (int64_t k = 0; k < p.count; ++k) rows[k] = static_cast<int32_t>(p.row(a, k));
+            const int64_t work = std::max<int64_t>(1, p.n + p.count);
+            parallel_for(threads, p.outer, 1 + 8192 / work, [&](int64_t begin, int64_t end) {
+              for (int64_t o = begin; o < end; ++o) {
+                const float* dy = a.x<float>(0) + o * p.count;
+                float* dx = a.y<float>(0) + o * p.n;
+                std::fill_n(dx, p.n, 0.f);
+                for (int64_t k = 0; k < p.count; ++k)
+                  if (rows[k] >= 0) dx[rows[k]] += dy[k];
+              }
+            });
+          }};
+}
+
 using Ints = std::vector<int64_t>;
 
 }  // namespace
@@ -209,7 +261,9 @@ void register_gather(OpTable& table) {
       .outputs = {"output"},
       .infer = infer_gather,
       .grad = {grad("data", gather_grad), no_grad("indices")},
-      .kernels = {{"cpu", "rows", nullptr, gather_rows}, {"cpu", "ref", nullptr, gather_ref}},
+      .kernels = {{"cpu", "scalars", reject_scalars, gather_scalars},
+                  {"cpu", "rows", nullptr, gather_rows},
+                  {"cpu", "ref", nullptr, gather_ref}},
       .examples = {{.in = {f({5, 3}), ints({2, 4}, -5, 5)}},
                    {.in = {f({5, 3}), ivals({1, 1, 4, 1})}},
                    {.in = {f({2, 5, 3}), ints({4}, 0, 5)}, .attrs = {{"axis", 1}}},
@@ -230,7 +284,8 @@ void register_gather(OpTable& table) {
                       return g.b.op("Gather", {g.dy(), g.x(1)}, {{"axis", g.attrs().i("axis", 0)}});
                     }),
                no_grad("indices")},
-      .kernels = {{"cpu", "rows", grad_reject, gather_grad_rows},
+      .kernels = {{"cpu", "scalars", grad_reject_scalars, gather_grad_scalars},
+                  {"cpu", "rows", grad_reject, gather_grad_rows},
                   {"cpu", "ref", nullptr, gather_grad_ref}},
       .examples = {{.in = {f({2, 4, 3}), ints({2, 4}, -5, 5)},
                     .attrs = {{"axis", 0}, {"dims", Ints{5, 3}}}},

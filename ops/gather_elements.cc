@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "graph/error.h"
-#include "ops/common/movement.h"
+#include "ops/common/index_rows.h"
 
 namespace ortrain::ops {
 namespace {
@@ -19,26 +19,15 @@ void infer_elements(InferCtx& c) {
 }
 
 Kernel elements_kernel(const KernelQuery& q) {
-  const auto axis = static_cast<size_t>(normalize_axis(q.attrs.i("axis", 0), q.in[0].rank()));
-  return {0, [axis, dims = q.in[1].dims, n = q.in[0].dims[axis],
-              strides = dense_strides(q.in[0].dims), wide = q.in[1].dtype == DType::kI64,
+  return {0, [rows = ElementRows(q.in[0], q.in[1], q.attrs.i("axis", 0)),
               size = size_of(q.in[0].dtype), threads = q.threads](const KernelArgs& a) {
             by_size(size, [&]<class T>() {
-              parallel_for(threads, product(dims), 4096, [&](int64_t begin, int64_t end) {
-                for (int64_t i = begin; i < end; ++i) {
-                  int64_t at = 0, rest = i;
-                  for (size_t k = dims.size(); k-- > 0;) {
-                    if (k != axis) at += rest % dims[k] * strides[k];
-                    rest /= dims[k];
-                  }
-                  const int64_t v = index_at(a.in[1], wide, i), row = v < 0 ? v + n : v;
-                  if (row < 0 || row >= n) {
-                    a.fault->report(i, v, -n, n);
-                    a.y<T>(0)[i] = T{};
-                  } else {
-                    a.y<T>(0)[i] = a.x<T>(0)[at + row * strides[axis]];
-                  }
-                }
+              const int64_t grain = 1 + 4096 / std::max<int64_t>(1, rows.width());
+              parallel_for(threads, rows.rows(), grain, [&](int64_t begin, int64_t end) {
+                const T* x = a.x<T>(0);
+                T* y = a.y<T>(0);
+                rows.each(a, begin, end, 0, rows.width(),
+                          [&](int64_t at, int64_t j) { y[j] = at < 0 ? T{} : x[at]; });
               });
             });
           }};
@@ -68,45 +57,25 @@ void infer_nd(InferCtx& c) {
 }
 
 Kernel nd_kernel(const KernelQuery& q) {
-  const Dims &data = q.in[0].dims, &indices = q.in[1].dims;
-  const auto batch = static_cast<int>(q.attrs.i("batch_dims", 0));
-  const int64_t tuple = indices.back();
-  const auto used = static_cast<int>(batch + tuple);
-  const int64_t inner = product(data, used, q.in[0].rank());
-  const int64_t rows = product(indices, 0, q.in[1].rank() - 1);
-  const int64_t per_batch = product(indices, batch, q.in[1].rank() - 1);
-  const int64_t batch_stride = product(data, batch, q.in[0].rank());
-  const Dims extents(data.begin() + batch, data.begin() + used);
-  const Dims all = dense_strides(data);
-  const Dims strides(all.begin() + batch, all.begin() + used);
-  return {0, [=, wide = q.in[1].dtype == DType::kI64, size = size_of(q.in[0].dtype),
-              threads = q.threads](const KernelArgs& a) {
-            const int64_t bytes = inner * static_cast<int64_t>(size);
+  return {0, [rows = TupleRows(q.in[0], q.in[1], static_cast<int>(q.attrs.i("batch_dims", 0))),
+              size = size_of(q.in[0].dtype), threads = q.threads](const KernelArgs& a) {
+            const int64_t bytes = rows.inner * static_cast<int64_t>(size);
             if (bytes == 0) return;
-            parallel_for(threads, rows, std::max<int64_t>(1, 16384 / bytes),
-                         [&](int64_t begin, int64_t end) {
-                           for (int64_t r = begin; r < end; ++r) {
-                             int64_t at = r / per_batch * batch_stride;
-                             for (int64_t k = 0; k < tuple; ++k) {
-                               const auto u = static_cast<size_t>(k);
-                               const int64_t v = index_at(a.in[1], wide, r * tuple + k);
-                               const int64_t i = v < 0 ? v + extents[u] : v;
-                               if (i < 0 || i >= extents[u]) {
-                                 a.fault->report(r * tuple + k, v, -extents[u], extents[u]);
-                                 at = -1;
-                                 break;
-                               }
-                               at += i * strides[u];
+            by_size(size, [&]<class T>() {
+              parallel_for(threads, rows.count, std::max<int64_t>(1, 16384 / bytes),
+                           [&](int64_t begin, int64_t end) {
+                             for (int64_t r = begin; r < end; ++r) {
+                               const int64_t at = rows.at(a, r);
+                               T* y = a.y<T>(0) + r * rows.inner;
+                               if (rows.inner == 1)
+                                 *y = at < 0 ? T{} : a.x<T>(0)[at];
+                               else if (at < 0)
+                                 std::memset(y, 0, static_cast<size_t>(bytes));
+                               else
+                                 std::memcpy(y, a.x<T>(0) + at, static_cast<size_t>(bytes));
                              }
-                             std::byte* y = a.y<std::byte>(0) + r * bytes;
-                             if (at < 0) {
-                               std::memset(y, 0, static_cast<size_t>(bytes));
-                             } else {
-                               std::memcpy(y, a.x<std::byte>(0) + at * static_cast<int64_t>(size),
-                                           static_cast<size_t>(bytes));
-                             }
-                           }
-                         });
+                           });
+            });
           }};
 }
 

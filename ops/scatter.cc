@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "graph/error.h"
-#include "ops/common/movement.h"
+#include "ops/common/index_rows.h"
 
 namespace ortrain::ops {
 namespace {
@@ -26,71 +26,70 @@ Reduce reduce_of(const Attrs& attrs) {
   fail(ErrorCode::kUnsupported, "reduction '", r, "'");
 }
 
-// Where update element j goes: a flat position of data, or -1 after a report. Indices are input 1.
-struct Where {
-  bool nd = false, wide = true;
-  // elements: dims of the updates, strides of data. nd: extents and strides of the indexed axes.
-  Dims dims, strides;
-  size_t axis = 0;
-  int64_t extent = 0;                                  // elements: of data's axis
-  int64_t inner = 1, per_batch = 1, batch_stride = 0;  // nd
-  int64_t count = 0;                                   // update elements
-  int64_t unit = 1;  // pieces of this many update elements reach disjoint parts of data
+// The updates, cut into parts that reach disjoint pieces of data, one for each thread; every part
+// visits its updates in order.
+struct Updates {
+  bool nd = false;
+  ElementRows elements;
+  TupleRows tuples;
+  int threads = 1;
+  int64_t count = 0;  // update elements
 
-  int64_t operator()(const KernelArgs& a, int64_t j) const {
-    if (!nd) {
-      int64_t at = 0, rest = j;
-      for (size_t k = dims.size(); k-- > 0;) {
-        if (k != axis) at += rest % dims[k] * strides[k];
-        rest /= dims[k];
-      }
-      const int64_t row = checked(a, j, extent);
-      return row < 0 ? -1 : at + row * strides[axis];
+  Updates(const KernelQuery& q, bool is_nd) : nd(is_nd), threads(q.threads) {
+    if (nd) {
+      tuples = TupleRows(q.in[0], q.in[1], static_cast<int>(q.attrs.i("batch_dims", 0)));
+      count = tuples.count * tuples.inner;
+    } else {
+      elements = ElementRows(q.in[0], q.in[1], q.attrs.i("axis", 0));
+      count = q.in[1].count();
     }
-    const int64_t r = j / inner;
-    int64_t at = r / per_batch * batch_stride + j % inner;
-    const auto tuple = static_cast<int64_t>(dims.size());
-    for (int64_t k = 0; k < tuple; ++k) {
-      const int64_t i = checked(a, r * tuple + k, dims[static_cast<size_t>(k)]);
-      if (i < 0) return -1;
-      at += i * strides[static_cast<size_t>(k)];
-    }
-    return at;
   }
-  int64_t checked(const KernelArgs& a, int64_t at, int64_t n) const {
-    const int64_t v = index_at(a.in[1], wide, at), i = v < 0 ? v + n : v;
-    if (i >= 0 && i < n) return i;
-    a.fault->report(at, v, -n, n);
-    return -1;
+
+  // body(position in data, update element) for all that are in range, in parallel.
+  template <class Body>
+  void all(const KernelArgs& a, Body&& body) const {
+    if (count == 0) return;
+    const int use = count < 8192 ? 1 : threads;
+    if (nd) return all_tuples(a, use, body);
+    const int64_t width = elements.width(), rows = elements.rows();
+    const auto part = [&](int64_t first, int64_t last, int64_t left, int64_t right) {
+      elements.each(a, first, last, left, right, [&](int64_t at, int64_t j) {
+        if (at >= 0) body(at, j);
+      });
+    };
+    const int64_t outer = elements.dims[0];
+    if (elements.along_rows() && elements.dims.size() > 1)
+      return parallel_for(use, rows, 1, [&](int64_t b, int64_t e) { part(b, e, 0, width); });
+    if (elements.axis > 0 && outer >= use)
+      return parallel_for(use, outer, 1, [&](int64_t b, int64_t e) {
+        part(b * (rows / outer), e * (rows / outer), 0, width);
+      });
+    if (!elements.along_rows() && width >= 16 * use)
+      return parallel_for(use, width, 1, [&](int64_t b, int64_t e) { part(0, rows, b, e); });
+    part(0, rows, 0, width);
+  }
+
+ private:
+  template <class Body>
+  void all_tuples(const KernelArgs& a, int use, Body& body) const {
+    const int64_t inner = tuples.inner, batches = tuples.count / tuples.per_batch;
+    const auto part = [&](int64_t first, int64_t last, int64_t left, int64_t right) {
+      for (int64_t r = first; r < last; ++r) {
+        const int64_t at = tuples.at(a, r);
+        if (at < 0) continue;
+        for (int64_t i = left; i < right; ++i) body(at + i, r * inner + i);
+      }
+    };
+    if (batches >= use)
+      return parallel_for(use, batches, 1, [&](int64_t b, int64_t e) {
+        part(b * tuples.per_batch, e * tuples.per_batch, 0, inner);
+      });
+    if (inner >= 16 * use)
+      return parallel_for(use, inner, 16,
+                          [&](int64_t b, int64_t e) { part(0, tuples.count, b, e); });
+    part(0, tuples.count, 0, inner);
   }
 };
-
-Where where(const KernelQuery& q, bool nd) {
-  const Dims &data = q.in[0].dims, &indices = q.in[1].dims;
-  Where w;
-  w.nd = nd;
-  w.wide = q.in[1].dtype == DType::kI64;
-  const Dims all = dense_strides(data);
-  if (!nd) {
-    w.axis = static_cast<size_t>(normalize_axis(q.attrs.i("axis", 0), q.in[0].rank()));
-    w.dims = indices;
-    w.strides = all;
-    w.extent = data[w.axis];
-    w.count = product(indices);
-    w.unit = w.axis == 0 ? w.count : product(indices, 1, q.in[1].rank());
-    return w;
-  }
-  const auto batch = static_cast<int>(q.attrs.i("batch_dims", 0));
-  const auto used = static_cast<int>(batch + indices.back());
-  w.dims.assign(data.begin() + batch, data.begin() + used);
-  w.strides.assign(all.begin() + batch, all.begin() + used);
-  w.inner = product(data, used, q.in[0].rank());
-  w.per_batch = product(indices, batch, q.in[1].rank() - 1);
-  w.batch_stride = product(data, batch, q.in[0].rank());
-  w.count = product(indices, 0, q.in[1].rank() - 1) * w.inner;
-  w.unit = w.per_batch * w.inner;
-  return w;
-}
 
 void infer_elements(InferCtx& c) {
   check_index_type(c, 1);
@@ -140,27 +139,31 @@ T combine(Reduce reduce, T old, T update) {
   }
 }
 
+void copy(const void* from, void* to, size_t bytes, int threads) {
+  if (from == to) return;
+  parallel_for(threads, static_cast<int64_t>(bytes), 1 << 16, [&](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
+                static_cast<size_t>(end - begin));
+  });
+}
+
 template <bool nd>
 Kernel scatter_kernel(const KernelQuery& q) {
-  return {0, [w = where(q, nd), reduce = reduce_of(q.attrs), bytes = q.out[0].bytes(),
+  return {0, [w = Updates(q, nd), reduce = reduce_of(q.attrs), bytes = q.out[0].bytes(),
               dtype = q.in[0].dtype, threads = q.threads](const KernelArgs& a) {
-            if (a.out[0] != a.in[0] && bytes > 0) std::memcpy(a.out[0], a.in[0], bytes);
-            if (w.count == 0) return;
-            const auto all = [&](auto&& put) {
-              parallel_for(threads, w.count / w.unit, std::max<int64_t>(1, 4096 / w.unit),
-                           [&](int64_t begin, int64_t end) {
-                             for (int64_t j = begin * w.unit; j < end * w.unit; ++j)
-                               if (const int64_t at = w(a, j); at >= 0) put(at, j);
-                           });
-            };
+            copy(a.in[0], a.out[0], bytes, threads);
             if (reduce == Reduce::kNone)
               return by_size(size_of(dtype), [&]<class T>() {
-                all([&](int64_t at, int64_t j) { a.y<T>(0)[at] = a.x<T>(2)[j]; });
+                w.all(a, [y = a.y<T>(0), x = a.x<T>(2)](int64_t at, int64_t j) { y[at] = x[j]; });
               });
             dispatch(dtype, [&]<class T>() {
-              all([&](int64_t at, int64_t j) {
-                a.y<T>(0)[at] = combine(reduce, a.y<T>(0)[at], a.x<T>(2)[j]);
-              });
+              T* y = a.y<T>(0);
+              const T* x = a.x<T>(2);
+              if (reduce == Reduce::kAdd)
+                return w.all(a, [=](int64_t at, int64_t j) {
+                  y[at] = static_cast<T>(static_cast<Acc<T>>(y[at]) + static_cast<Acc<T>>(x[j]));
+                });
+              w.all(a, [=](int64_t at, int64_t j) { y[at] = combine(reduce, y[at], x[j]); });
             });
           }};
 }
@@ -188,26 +191,39 @@ void infer_grad(InferCtx& c) {
   c.out(1, c.dtype(0), c.attrs().i("nd", 0) ? nd_updates(c) : c.shape(1));
 }
 
-// Per element of data: what its updates do together. `value`: none: the last update + 1; mul: the
-// product of the nonzero factors; max, min: the extreme. `count`: zeros among the factors, ties.
+// Per element of data: what its updates do together. `value`: mul: the product of the nonzero
+// factors; max, min: the extreme. `count`: zeros among the factors, ties.
 struct Tally {
   double* value;
   int64_t* count;
 };
 
+// none: dy where nothing was written; the last writer of an element gets it. `count` is read only
+// where an update wrote it.
 template <class T>
-void scatter_grad(const Where& w, Reduce reduce, int64_t n, const KernelArgs& a) {
+void overwrite_grad(const Updates& w, size_t bytes, const KernelArgs& a) {
+  auto* winner = static_cast<int64_t*>(a.workspace);
+  const T* dy = a.x<T>(0);
+  T *ddata = a.y<T>(0), *dupdates = a.y<T>(1);
+  if (ddata) copy(dy, ddata, bytes, w.threads);
+  w.all(a, [=](int64_t at, int64_t j) {
+    winner[at] = j;
+    if (ddata) ddata[at] = T{};
+  });
+  if (!dupdates) return;
+  fill_zero(dupdates, static_cast<size_t>(w.count) * sizeof(T), w.threads);  // faults stay zero
+  w.all(a, [=](int64_t at, int64_t j) { dupdates[j] = winner[at] == j ? dy[at] : T{}; });
+}
+
+template <class T>
+void scatter_grad(const Updates& w, Reduce reduce, int64_t n, const KernelArgs& a) {
   const Tally t{static_cast<double*>(a.workspace),
                 reinterpret_cast<int64_t*>(static_cast<double*>(a.workspace) + n)};
-  const T *dy = a.x<T>(0), *data = nullptr, *updates = nullptr;
-  if (reduce != Reduce::kNone) data = a.x<T>(2), updates = a.x<T>(3);
+  const T *dy = a.x<T>(0), *data = a.x<T>(2), *updates = a.x<T>(3);
   T *ddata = a.y<T>(0), *dupdates = a.y<T>(1);
   const auto number = [](T v) { return static_cast<double>(static_cast<Acc<T>>(v)); };
   const auto give = [](double v) { return static_cast<T>(static_cast<Acc<T>>(v)); };
-  const auto each = [&](auto&& body) {
-    for (int64_t j = 0; j < w.count; ++j)
-      if (const int64_t at = w(a, j); at >= 0) body(at, j);
-  };
+  const bool product = reduce == Reduce::kMul;
   const auto factor = [&](int64_t i, double v) {
     v == 0 ? void(++t.count[i]) : void(t.value[i] *= v);
   };
@@ -216,42 +232,42 @@ void scatter_grad(const Where& w, Reduce reduce, int64_t n, const KernelArgs& a)
     if (better) t.value[i] = v, t.count[i] = 0;
     if (v == t.value[i]) ++t.count[i];
   };
-  for (int64_t i = 0; i < n; ++i) {
-    t.value[i] = reduce == Reduce::kMul || reduce == Reduce::kNone ? 1 : number(data[i]);
-    t.count[i] = reduce == Reduce::kMax || reduce == Reduce::kMin ? 1 : 0;
-    if (reduce == Reduce::kMul) factor(i, number(data[i]));
-  }
-  each([&](int64_t at, int64_t j) {
-    if (reduce == Reduce::kNone) t.count[at] = j + 1;
-    if (reduce == Reduce::kMul) factor(at, number(updates[j]));
-    if (reduce == Reduce::kMax || reduce == Reduce::kMin) extreme(at, number(updates[j]));
-  });
-  // Gradient of a contribution v to element i; `winner` matters for none only.
-  const auto share = [&](int64_t i, double v, bool winner) {
-    const double d = number(dy[i]);
-    if (reduce == Reduce::kNone) return winner ? d : 0;
-    if (reduce == Reduce::kMul) {
-      if (t.count[i] > (v == 0)) return 0.0;
-      return d * (v == 0 ? t.value[i] : t.value[i] / v);
+  parallel_for(w.threads, n, 8192, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      t.value[i] = product ? 1 : number(data[i]);
+      t.count[i] = product ? 0 : 1;
+      if (product) factor(i, number(data[i]));
     }
-    return v == t.value[i] ? d / static_cast<double>(t.count[i]) : 0.0;
+  });
+  w.all(a, [&](int64_t at, int64_t j) {
+    product ? factor(at, number(updates[j])) : extreme(at, number(updates[j]));
+  });
+  // Gradient of a contribution v to element i.
+  const auto share = [&](int64_t i, double v) {
+    const double d = number(dy[i]);
+    if (!product) return v == t.value[i] ? d / static_cast<double>(t.count[i]) : 0.0;
+    if (t.count[i] > (v == 0)) return 0.0;
+    return d * (v == 0 ? t.value[i] : t.value[i] / v);
   };
   if (ddata)
-    for (int64_t i = 0; i < n; ++i)
-      ddata[i] = give(share(i, data ? number(data[i]) : 0, t.count[i] == 0));
+    parallel_for(w.threads, n, 8192, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ddata[i] = give(share(i, number(data[i])));
+    });
   if (!dupdates) return;
-  std::fill_n(dupdates, w.count, T{});
-  each([&](int64_t at, int64_t j) {
-    dupdates[j] = give(share(at, updates ? number(updates[j]) : 0, t.count[at] == j + 1));
-  });
+  fill_zero(dupdates, static_cast<size_t>(w.count) * sizeof(T), w.threads);  // faults stay zero
+  w.all(a, [&](int64_t at, int64_t j) { dupdates[j] = give(share(at, number(updates[j]))); });
 }
 
 Kernel grad_kernel(const KernelQuery& q) {
   const int64_t n = q.in[0].count();
-  return {static_cast<size_t>(n) * 16,
-          [w = where(q, q.attrs.i("nd", 0) != 0), reduce = reduce_of(q.attrs), n,
+  const Reduce reduce = reduce_of(q.attrs);
+  return {static_cast<size_t>(n) * (reduce == Reduce::kNone ? 8 : 16),
+          [w = Updates(q, q.attrs.i("nd", 0) != 0), reduce, n, bytes = q.in[0].bytes(),
            dtype = q.in[0].dtype](const KernelArgs& a) {
-            dispatch_float(dtype, [&]<class T>() { scatter_grad<T>(w, reduce, n, a); });
+            dispatch_float(dtype, [&]<class T>() {
+              reduce == Reduce::kNone ? overwrite_grad<T>(w, bytes, a)
+                                      : scatter_grad<T>(w, reduce, n, a);
+            });
           }};
 }
 
@@ -293,6 +309,10 @@ void register_scatter(OpTable& table) {
       {.in = {floats({4}, {0, 2, 0, 3}), ivals({0, 1, 1, 2, 2}), floats({5}, {4, 0, 5, 0, 7})},
        .attrs = {{"reduction", "mul"}}});
   elements.examples.push_back({.in = {f({3}), ints({0}, 0, 3), f({0})}});
+  for (const int64_t axis : {0, 1, 2})  // enough for threads
+    for (const char* reduction : {"none", "add"})
+      elements.examples.push_back({.in = {f({8, 20, 64}), ints({8, 20, 60}, -8, 8), f({8, 20, 60})},
+                                   .attrs = {{"axis", axis}, {"reduction", reduction}}});
   OpDef old = record("Scatter", false);
   old.since = 9;
   old.adapt = [](RawNode& r) { r.op = "ScatterElements"; };
@@ -311,6 +331,8 @@ void register_scatter(OpTable& table) {
   nd.examples.push_back({.in = {f({2, 4, 3}), ints({2, 5, 1}, 0, 4), f({2, 5, 3})},
                          .attrs = {{"reduction", "add"}, {"batch_dims", 1}}});
   nd.examples.push_back({.in = {f({2, 3}), ints({0, 1}, 0, 2), f({0, 3})}});
+  nd.examples.push_back({.in = {f({50, 64}), ints({200, 1}, -50, 50), f({200, 64})},
+                         .attrs = {{"reduction", "add"}}});
   table.add(std::move(nd));
 
   table.add({
