@@ -13,6 +13,7 @@
 // (docs/performance.md).
 #include "graph/error.h"
 #include "ops/common/batch_norm_kernels.h"
+#include "ops/common/checks.h"
 #include "ops/common/share_node.h"
 
 namespace ortrain::ops {
@@ -37,6 +38,9 @@ Kernel flattened(const KernelQuery& q) {
 }
 
 void infer_batch_norm(InferCtx& c) {
+  same_floats(c, {0, 5});
+  for (int i = 1; i < 5; ++i)
+    if (!is_float(c.dtype(i))) c.fail(cat("input ", i, " is ", name_of(c.dtype(i))));
   const Shape& x = c.shape(0);
   if (x.rank() < 2) c.fail(cat("takes rank 2 and higher, not ", x.str()));
   Shape wanted{x[c.attrs().i("channels_last", 0) ? x.rank() - 1 : 1]};

@@ -286,6 +286,7 @@ void infer_group(InferCtx& c) {
     c.fail("do_rotary needs both caches, [positions, R/2]");
   if (prove_equal(c.shape(kLengths).count(), q[0]) == Tri::kNo || !is_integer(c.dtype(kLengths)))
     c.fail("seqlens_k must be one integer per sample");
+  if (!is_integer(c.dtype(kTotal))) c.fail("total_sequence_length must be an integer");
   Dim keys = q[1];
   if (c.has(kGPastKey) != c.has(kGPastValue)) c.fail("past_key and past_value come together");
   if (c.has(kGPastKey)) {

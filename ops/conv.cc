@@ -5,6 +5,7 @@
 // what is computed) and channels_last=1 (set by the layout pass; the weight keeps the file's
 // layout). ConvTranspose is ortrain.ConvGradInput seen from the other side, so that has gradients.
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/conv_kernels.h"
 #include "ops/common/onednn.h"
 #include "ops/common/share_node.h"
@@ -15,6 +16,7 @@ namespace {
 int64_t group_of(const Attrs& a) { return a.i("group", 1); }
 
 void infer_conv(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   const Shape &x = c.shape(0), &w = c.shape(1);
   if (x.rank() < 3 || w.rank() != x.rank())
     c.fail(cat("input ", x.str(), " and weight ", w.str(), " must have equal rank 3 to 5"));

@@ -5,6 +5,7 @@
 // dilated kernel - pads, or output_shape, which fixes the pads (auto_pad SAME_*: in times stride).
 // Refuses output_padding >= stride, as PyTorch does unless the dilation is larger.
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/window.h"
 
 namespace ortrain::ops {
@@ -54,6 +55,7 @@ Sizes sizes(const Attrs& a, const Shape& x, const Shape& w) {
 }
 
 void infer_conv_transpose(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   const Shape &x = c.shape(0), &w = c.shape(1);
   if (x.rank() < 3 || x.rank() > 5 || w.rank() != x.rank())
     c.fail(cat("input ", x.str(), " and weight ", w.str(), " must have equal rank 3 to 5"));

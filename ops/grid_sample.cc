@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/movement.h"
 
 namespace ortrain::ops {
@@ -42,6 +43,7 @@ Spec spec_of(const Attrs& a) {
 
 void infer(InferCtx& c) {
   spec_of(c.attrs());
+  same_floats(c, {0, 1});
   const Shape x = c.shape(0), grid = c.shape(1);
   const int d = x.rank() - 2;
   if (d < 1 || d > kMaxSpatial || grid.rank() != x.rank() ||

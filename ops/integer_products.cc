@@ -68,14 +68,16 @@ Shape conv_shape(InferCtx& c, int ix, int iw) {
 }
 
 void infer_matmul_integer(InferCtx& c) {
-  check_bytes(c, 0), check_bytes(c, 1);
+  for (int i : {0, 1, 2, 3})
+    if (i < 2 || c.has(i)) check_bytes(c, i);
   const Shape y = product_shape(c, 0, 1);
   check_zero(c, 2, c.shape(0)[std::max(0, c.rank(0) - 2)]);
   check_zero(c, 3, c.shape(1)[c.rank(1) - 1]);
   c.out(0, DType::kI32, y);
 }
 void infer_conv_integer(InferCtx& c) {
-  check_bytes(c, 0), check_bytes(c, 1);
+  for (int i : {0, 1, 2, 3})
+    if (i < 2 || c.has(i)) check_bytes(c, i);
   const Shape y = conv_shape(c, 0, 1);
   check_zero(c, 2, Dim(1));
   check_zero(c, 3, c.shape(1)[0]);
@@ -88,7 +90,7 @@ void check_scales(InferCtx& c) {
     if (c.shape(i).is_const() && c.shape(i).count() != Dim(1))
       c.fail(cat("the output's scale and zero point must be one number, input ", i, " has shape ",
                  c.shape(i).str()));
-  check_bytes(c, 0), check_bytes(c, 3), check_bytes(c, 7);
+  for (int i : {0, 2, 3, 5, 7}) check_bytes(c, i);
 }
 void infer_qlinear_matmul(InferCtx& c) {
   check_scales(c);

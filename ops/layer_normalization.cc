@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
 #include "runtime/kernel.h"
@@ -29,6 +30,7 @@ Rows rows_of(const Attrs& attrs, const Dims& dims) {
 }
 
 void infer(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   const int axis = normalize_axis(c.attrs().i("axis", -1), c.rank(0));
   Shape stats, normal;
   for (int i = 0; i < c.rank(0); ++i) {

@@ -2,6 +2,7 @@
 //
 // LeakyRelu's slope is the attribute alpha; PRelu's is a tensor that broadcasts to x. Gradients as
 // PyTorch: at 0 the slope's side is taken for x; PRelu's slope gets dy x where x <= 0.
+#include "graph/error.h"
 #include "ops/common/elementwise.h"
 
 namespace ortrain::ops {
@@ -38,13 +39,22 @@ OpDef leaky_relu_op() {
       .note = "gradient at 0 is alpha"};
 }
 
+// The slope is of x's type and broadcasts to x.
+void infer_prelu(InferCtx& c) {
+  infer_broadcast(c);
+  if (broadcast(c.shape(0), c.shape(1)).rank() != c.rank(0) ||
+      prove_equal(broadcast(c.shape(0), c.shape(1)), c.shape(0)) == Tri::kNo)
+    c.fail(cat("slope ", c.shape(1).str(), " does not broadcast to x ", c.shape(0).str()));
+  c.out(0, c.dtype(0), c.shape(0));
+}
+
 OpDef prelu_op() {
   return {
       .name = "PRelu",
       .inputs = {"x", "slope"},
       .outputs = {"y"},
       .since = 7,
-      .infer = infer_same_as_first,
+      .infer = infer_prelu,
       .grad = {grad("x", [](Grad& g) { return g.b.where(positive(g), g.dy(), g.x(1) * g.dy()); }),
                grad("slope",
                     [](Grad& g) {

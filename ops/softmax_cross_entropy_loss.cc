@@ -9,6 +9,7 @@
 
 #include "graph/error.h"
 #include "graph/op_def.h"
+#include "ops/common/checks.h"
 
 namespace ortrain::ops {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min();  // no label is ignored
 
 void infer(InferCtx& c) {
+  same_floats(c, {0, 2});
   const Shape& x = c.shape(0);
   if (x.rank() < 2) c.fail("scores must be [N,C,...], got " + x.str());
   Shape positions;

@@ -10,6 +10,8 @@ namespace {
 
 void infer(InferCtx& c) {
   if (c.rank(0) < 2) c.fail(cat("needs at least two axes, got ", c.shape(0).str()));
+  if (c.has(1) && (c.dtype(1) != DType::kI64 || prove_equal(c.shape(1).count(), 1) == Tri::kNo))
+    c.fail(cat("k must be one i64, got ", name_of(c.dtype(1)), " ", c.shape(1).str()));
   c.out(0, c.dtype(0), c.shape(0));
 }
 

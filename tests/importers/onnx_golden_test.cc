@@ -2,6 +2,7 @@
 // in its float tensors: protobuf, which shares no code with our reader, is the witness.
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -96,7 +97,10 @@ TEST_P(Golden, ExportChangesOnlyTheValues) {
 
 INSTANTIATE_TEST_SUITE_P(Files, Golden, ::testing::ValuesIn(golden_models()), [](const auto& info) {
   const fs::path p(info.param);
-  return p.parent_path().filename().string() + "_" + p.stem().string();
+  std::string name = p.parent_path().filename().string() + "_" + p.stem().string();
+  for (char& c : name)  // what GoogleTest allows; the index keeps "a-b" and "a_b" apart
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name + "_" + std::to_string(info.index);
 });
 
 // PyTorch's TorchScript exporter merges equal tensors through Identity nodes. Scales, biases and
