@@ -61,8 +61,8 @@ class Observer {
   virtual ~Observer() = default;
   virtual void on_step(const StepInfo&) {}
   virtual void on_eval(const EvalResult&) {}
-  // Before a checkpoint is written: what was told of the steps so far must be safe by now, or a kill
-  // right after the commit would lose it.
+  // Before a checkpoint is written: what was told of the steps so far must be safe by now, or a
+  // kill right after the commit would lose it.
   virtual void before_checkpoint() {}
   virtual void on_checkpoint(const std::string& /*path*/) {}
   virtual bool should_stop() { return false; }  // asked after each step
