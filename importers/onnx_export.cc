@@ -145,6 +145,7 @@ class Export {
         replace(s, *v);
     }
     edit_nodes();
+    if (!nodes_.empty()) edit_version();
     edit_metadata(metadata);
     for (size_t i = 0; i < index_.tensors.size(); ++i) {
       if (!index_.tensors[i].is_external) continue;
@@ -279,6 +280,18 @@ class Export {
       }
       edit({.begin = m.begin, .end = m.end, .text = text + initializers}, m.parent);
     }
+  }
+
+  // Before IR 4 every initializer must also be a graph input; the new ones are none.
+  void edit_version() {
+    wire::Reader reader(file_.bytes.data(), 0, file_.bytes.size());
+    wire::Field f;
+    std::string four;
+    wire::put_tag(four, 1, wire::kVarint);
+    wire::put_varint(four, 4);
+    while (reader.next(f))
+      if (f.number == 1 && f.type == wire::kVarint && f.value < 4)
+        edit({.begin = f.begin, .end = f.end, .text = four}, -1);
   }
 
   void edit_metadata(const std::map<std::string, std::string>& metadata) {

@@ -181,6 +181,30 @@ TEST(Export, PythonsCheckerAcceptsIt) {
   EXPECT_EQ(0, std::system(command.c_str()));
 }
 
+// A weight made by ConstantOfShape in a file of IR 3: the export holds it as an initializer that is
+// no input, which IR 3 does not allow (onnx.checker: "in initializer but not in graph input").
+TEST(Export, InitializersOfOldFilesRaiseTheVersion) {
+  onnx::ModelProto m = empty_model(9);
+  m.set_ir_version(3);
+  auto& g = *m.mutable_graph();
+  add_input(g, "x", {1, 2});
+  add_input(g, "shape", {2}, T::INT64);
+  *g.add_initializer() = int_tensor("shape", {2}, {2, 1});
+  set_tensor(add_node(g, "ConstantOfShape", "make_w", {"shape"}, {"w"}), "value",
+             float_tensor("", {1}, {0.5f}, true));
+  add_node(g, "Conv", "conv", {"x", "w"}, {"y"});
+  add_output(g, "y");
+  TempFolder folder;
+  OpTable ops = table_of({"ConstantOfShape"});
+  ops.add({.name = "Conv", .inputs = {"X", "W"}, .outputs = {"Y"}});
+  const HostTensor w = HostTensor::of<float>({2, 1}, {5, 6});
+  parse(m, ops)->export_model(folder.path("same.onnx"), nullptr);
+  parse(m, ops)->export_model(folder.path("new.onnx"), only("w", w));
+  EXPECT_EQ(read_model(folder.path("same.onnx")).ir_version(), 3);
+  EXPECT_EQ(read_model(folder.path("new.onnx")).ir_version(), 4);
+  EXPECT_THAT(value_in(folder.path("new.onnx"), "w", ops), ElementsAre(5, 6));
+}
+
 // --- external data
 
 // w at 0 and b at 64 of "model.onnx.data"; an integer tensor at 128; a gap that must survive.
