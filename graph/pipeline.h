@@ -26,8 +26,8 @@ enum class Mode : uint8_t {
 };
 
 struct LossSpec {
-  std::string kind =
-      "auto";  // graph, cross_entropy, mse, l1, huber, smooth_l1, bce, bce_with_logits, nll, kl_div
+  std::string kind = "auto";  // graph, cross_entropy, mse, l1, huber, smooth_l1, bce,
+                              // bce_with_logits, nll, kl_div, focal, dice, ctc
   std::string output;  // model output it applies to; "" = the first float one
   std::string label;   // name of the label array
   DType label_dtype = DType::kUndefined;
@@ -35,6 +35,8 @@ struct LossSpec {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   double huber_delta = 1;
+  double focal_gamma = 2;
+  int64_t blank = 0;  // ctc: the class that means nothing
 };
 
 // PyTorch's meanings and defaults, unless the name says otherwise.

@@ -174,17 +174,17 @@ Target find_target(const Graph& source, const StepSpec& spec) {
   const bool soft = is_float(loss.label_dtype);
   const std::string kind = loss.kind != "auto" ? loss.kind : soft ? "mse" : "cross_entropy";
   t.metric.ignore_index = loss.ignore_index;
-  if (kind == "cross_entropy" || kind == "nll") {
+  if (kind == "cross_entropy" || kind == "nll" || (kind == "focal" && !soft)) {
     const int axis =
         soft ? (output.dims.size() == 3 ? 2 : 1) : class_axis(output.dims, loss.label_dims);
     if (axis < 0 || (soft && output.dims != loss.label_dims)) return t;  // compile() says why
     t.metric.kind = MetricSpec::Kind::kClasses;
     t.metric.class_axis = axis;
     if (!soft) t.classes = output.dims[static_cast<size_t>(axis)];
-  } else if (kind == "bce" || kind == "bce_with_logits") {
+  } else if (kind == "bce" || kind == "bce_with_logits" || kind == "dice") {
     t.metric.kind = MetricSpec::Kind::kBinary;
-    t.metric.threshold = kind == "bce" ? 0.5 : 0;
-  } else if (kind != "kl_div") {
+    t.metric.threshold = kind == "bce_with_logits" ? 0 : 0.5;
+  } else if (kind != "kl_div" && kind != "focal" && kind != "ctc") {
     t.metric.kind = MetricSpec::Kind::kRegression;
   }
   if (!t.classes && element_count(output.dims) != element_count(loss.label_dims))

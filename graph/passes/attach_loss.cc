@@ -1,13 +1,15 @@
 // attach_loss: finds or builds the scalar loss, then decides the trainable set.
 //
 // Meanings and reductions are PyTorch's (mean over valid targets, or over all elements). An output
-// that ends in Softmax, LogSoftmax or Sigmoid is trained through its logits where the loss allows.
+// that ends in Softmax, LogSoftmax or Sigmoid is trained through its logits where the loss allows
+// (losses.h has the formulas).
 // After it the outputs are "loss" (kTrain, kGrads), "loss" and the model's own (kEval with labels),
 // or the model's own. Refuses labels whose shape does not fit, and a missing label array.
 #include <algorithm>
 
 #include "graph/error.h"
 #include "graph/op_def.h"
+#include "graph/passes/losses.h"
 #include "graph/passes/passes.h"
 #include "graph/rewrite.h"
 #include "graph/trainable.h"
@@ -100,24 +102,21 @@ class LossBuilder {
   Expr of_kind(const std::string& kind) {
     if (kind == "cross_entropy") return cross_entropy();
     if (kind == "nll") return nll();
+    if (kind == "ctc") return ctc();
+    if (kind == "focal" && !is_float(label_.dtype())) return focal_of_classes();
     match_shapes(kind);
     label_ = b_.cast(label_, output_.dtype());
-    if (kind == "mse") return mean((output_ - label_) * (output_ - label_));
-    if (kind == "l1") return mean(b_.unary("Abs", output_ - label_));
-    if (kind == "huber") return huber(spec_.huber_delta, spec_.huber_delta);
-    if (kind == "smooth_l1") return huber(spec_.huber_delta, 1);
-    if (kind == "bce") return bce();
-    if (kind == "bce_with_logits") return bce_with_logits();
-    if (kind == "kl_div") return kl_div();
+    std::string used = kind;
+    if (kind == "bce" || kind == "focal") {
+      if (const Expr logits = logits_before_sigmoid(b_, output_.id())) {
+        through("Sigmoid", logits);
+        if (kind == "bce") used = "bce_with_logits";
+      }
+    }
+    if (const Expr loss = formula_loss(b_, spec_, used, output_, label_)) return loss;
     fail(ErrorCode::kUsage, "loss '", kind,
          "' is unknown; there are graph, cross_entropy, mse, l1, huber, smooth_l1, bce, "
-         "bce_with_logits, nll, kl_div");
-  }
-
-  Expr mean(Expr x) {
-    std::vector<int64_t> axes;
-    for (int a = 0; a < x.rank(); ++a) axes.push_back(a);
-    return b_.mean(x, axes, /*keepdims=*/false);
+         "bce_with_logits, nll, kl_div, focal, dice, ctc");
   }
 
   // Labels in the output's shape. Extents of 1 may be missing or extra: [B] for an output [B,1].
@@ -137,18 +136,18 @@ class LossBuilder {
     label_ = b_.reshape_like(label_, output_);
   }
 
-  // If the output is made by `op`, the value before it, and says so.
-  bool through_logits(std::string_view op, const char* what) {
-    const Node* n = producer(g_, output_.id(), op);
-    if (!n) return false;
+  // From here on the loss is one of the logits before the output.
+  void through(const std::string& op, Expr logits) {
     ctx_.messages.push_back(cat("output '", output_name_, "' ends in ", op,
-                                ": trained through its ", what, ", which is the same and stable"));
-    output_ = b_.wrap(n->inputs[0]);
-    return true;
+                                ": trained through its logits, which is the same and stable"));
+    output_ = logits;
   }
-  bool softmax_along(std::string_view op, int axis) const {
-    const Node* n = producer(g_, output_.id(), op);
-    return n && normalize_axis(n->attrs.i("axis", -1), output_.rank()) == axis;
+  bool through_softmax(int axis) {
+    std::string op;
+    const ValueId logits = logits_before_softmax(g_, output_.id(), axis, op);
+    if (logits == kNone) return false;
+    through(op, b_.wrap(logits));
+    return true;
   }
 
   // Class indices: axis 1 if the other axes fit the labels, else the last. Probabilities: axis 1,
@@ -188,14 +187,22 @@ class LossBuilder {
 
   Expr cross_entropy() {
     const int axis = class_axis();
-    if (softmax_along("Softmax", axis))
-      through_logits("Softmax", "logits");
-    else if (softmax_along("LogSoftmax", axis))
-      through_logits("LogSoftmax", "logits");
+    through_softmax(axis);
     return b_.op("ortrain.CrossEntropy", {output_, integer_labels()},
                  {{"axis", int64_t{axis}},
                   {"ignore_index", spec_.ignore_index},
                   {"label_smoothing", spec_.label_smoothing}});
+  }
+
+  // The entries of x (classes on `axis`) that the labels name, and which of them count (1 or 0).
+  std::pair<Expr, Expr> labelled(Expr x, int axis) {
+    const Expr t = integer_labels();
+    const Expr ignored = b_.op("Equal", {t, b_.scalar(DType::kI64, double(spec_.ignore_index))});
+    const Expr index = b_.where(ignored, b_.scalar(DType::kI64, 0), t);
+    const Expr picked = b_.squeeze(
+        b_.op("GatherElements", {x, b_.unsqueeze(index, {axis})}, {{"axis", int64_t{axis}}}),
+        {axis});
+    return {picked, 1 - b_.cast(ignored, x.dtype())};
   }
 
   // Negative log likelihood of log-probabilities: -mean of the labelled entries.
@@ -204,50 +211,37 @@ class LossBuilder {
       fail(ErrorCode::kShape, "loss nll needs class indices, labels '", spec_.label, "' are ",
            name_of(label_.dtype()));
     const int axis = class_axis();
-    if (softmax_along("LogSoftmax", axis) || softmax_along("Softmax", axis)) return cross_entropy();
-    const Expr t = integer_labels();
-    const Expr ignored = b_.op("Equal", {t, b_.scalar(DType::kI64, double(spec_.ignore_index))});
-    const Expr index = b_.where(ignored, b_.scalar(DType::kI64, 0), t);
-    const Expr picked = b_.squeeze(
-        b_.op("GatherElements", {output_, b_.unsqueeze(index, {axis})}, {{"axis", int64_t{axis}}}),
-        {axis});
-    const Expr valid = 1 - b_.cast(ignored, output_.dtype());
-    std::vector<int64_t> axes;
-    for (int a = 0; a < picked.rank(); ++a) axes.push_back(a);
-    const Expr count = b_.op("Max", {b_.sum(valid, axes, false), b_.scalar(output_.dtype(), 1)});
-    return -(b_.sum(picked * valid, axes, false) / count);
+    std::string op;
+    if (logits_before_softmax(g_, output_.id(), axis, op) != kNone) return cross_entropy();
+    const auto [picked, valid] = labelled(output_, axis);
+    return -mean_of_valid(b_, picked, valid);
   }
 
-  // 0.5 d^2 / (delta if scaled) where |d| < delta, else linear: HuberLoss for scale = delta,
-  // SmoothL1Loss(beta = delta) for scale = 1.
-  Expr huber(double delta, double scale) {
-    const Expr d = output_ - label_, a = b_.unary("Abs", d);
-    if (delta <= 0) return mean(a * scale);
-    const Expr square = d * d * (0.5 * scale / delta), line = (a - 0.5 * delta) * scale;
-    const Expr near = b_.op("Less", {a, b_.scalar(a.dtype(), delta)});
-    return mean(b_.where(near, square, line));
+  // -mean((1 - p)^gamma log p) of the labelled classes, p by softmax.
+  Expr focal_of_classes() {
+    const int axis = class_axis();
+    through_softmax(axis);
+    const Expr log_p = b_.op("LogSoftmax", {output_}, {{"axis", int64_t{axis}}});
+    const auto [picked, valid] = labelled(log_p, axis);
+    return focal_of_log(b_, picked, valid, spec_.focal_gamma);
   }
 
-  // Log terms are kept above -100, as in torch.nn.BCELoss.
-  Expr bce() {
-    if (producer(g_, output_.id(), "Sigmoid")) {
-      through_logits("Sigmoid", "logits");
-      return bce_with_logits();
-    }
-    const Expr floor = b_.scalar(output_.dtype(), -100);
-    const Expr log_p = b_.op("Max", {b_.log(output_), floor});
-    const Expr log_q = b_.op("Max", {b_.log(1 - output_), floor});
-    return -mean(label_ * log_p + (1 - label_) * log_q);
-  }
-
-  // mean(max(x,0) - x y + log(1 + exp(-|x|))), written with softplus(x) = max(x,0) + log1p(e^-|x|).
-  Expr bce_with_logits() { return mean(b_.unary("Softplus", output_) - output_ * label_); }
-
-  // torch.nn.KLDivLoss, reduction mean: mean(y (log y - x)) over all elements, 0 where y is 0.
-  Expr kl_div() {
-    const Expr positive = b_.op("Greater", {label_, b_.scalar(label_.dtype(), 0)});
-    const Expr safe = b_.where(positive, label_, b_.scalar(label_.dtype(), 1));
-    return mean(label_ * (b_.log(safe) - output_));
+  // Scores [B,T,C] or [T,B,C], labels [B,S].
+  Expr ctc() {
+    const Shape &x = output_.shape(), &y = label_.shape();
+    const bool first = x.rank() == 3 && y.rank() == 2 && x[0] == y[0];
+    const bool second = x.rank() == 3 && y.rank() == 2 && x[1] == y[0];
+    if (is_float(label_.dtype()) || (!first && !second))
+      fail(ErrorCode::kShape, "loss ctc needs scores [B,T,C] or [T,B,C] and integer labels [B,S]; ",
+           "output '", output_name_, "' has shape ", x.str(), ", labels '", spec_.label, "' are ",
+           name_of(label_.dtype()), y.str());
+    if (first && second)
+      ctx_.messages.push_back(cat("time could lie on axis 0 or 1 of output '", output_name_, "' ",
+                                  x.str(), "; axis 1 is taken"));
+    through_softmax(2);
+    if (!first) output_ = b_.transpose(output_, {1, 0, 2});
+    return b_.op("ortrain.CtcLoss", {output_, integer_labels()},
+                 {{"blank", spec_.blank}, {"ignore_index", spec_.ignore_index}});
   }
 
   Graph& g_;

@@ -44,7 +44,7 @@ const std::vector<Flag>& flag_table() {
        0,
        0,
        {"auto", "graph", "cross_entropy", "mse", "l1", "huber", "smooth_l1", "bce",
-        "bce_with_logits", "nll", "kl_div"}},
+        "bce_with_logits", "nll", "kl_div", "focal", "dice", "ctc"}},
       {"output", kText, "", "Loss",
        "model output the loss applies to (default: the first float one)"},
       {"ignore-index", kInt, "-100", "Loss", "class label that does not count", -kBig, kBig},
@@ -52,6 +52,8 @@ const std::vector<Flag>& flag_table() {
        1},
       {"huber-delta", kNumber, "1", "Loss", "where huber turns linear (smooth_l1: beta)", 1e-12,
        1e12},
+      {"focal-gamma", kNumber, "2", "Loss", "focal: how much sure answers count less", 0, 100},
+      {"blank", kInt, "0", "Loss", "ctc: class of the blank; as a label it is padding", 0, kBig},
 
       {"optimizer",
        kChoice,

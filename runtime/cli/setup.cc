@@ -38,6 +38,8 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.loss.ignore_index = k.integer("ignore-index");
   s.loss.label_smoothing = k.number("label-smoothing");
   s.loss.huber_delta = k.number("huber-delta");
+  s.loss.focal_gamma = k.number("focal-gamma");
+  s.loss.blank = k.integer("blank");
   OptimizerSpec& o = s.optimizer;
   o.name = k.text("optimizer");
   o.lr = k.number("lr");

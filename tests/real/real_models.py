@@ -31,9 +31,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "golden"))
 import golden_check  # noqa: E402
 # Both sides compute in double precision from the same numbers; only the order of sums differs
-# (measured: at most 1e-10). Relative to the gradient's norm, plus a floor relative to the largest
-# norm of the model, for gradients that are zero but for rounding (a bias before a batch norm).
-RTOL, FLOOR = 1e-7, 1e-12
+# (measured: at most 1e-10). Case.rtol is relative to the gradient's norm; below FLOOR times the
+# largest norm of the model a gradient is zero but for rounding (a bias before a batch norm).
+FLOOR = 1e-12
 
 
 class Failed(Exception):
@@ -113,7 +113,7 @@ def check_gradients(ortrain, name, case, model, folder, common, expected):
     with np.load(os.path.join(folder, "grads.npz")) as f:
         got = {k: f[k] for k in f.files}
     loss, want = float(got.pop("loss")), expected["gradients"]
-    if not abs(loss - expected["loss"]) <= RTOL * abs(expected["loss"]):
+    if not abs(loss - expected["loss"]) <= case.rtol * abs(expected["loss"]):
         raise Failed(f"loss {loss!r}, PyTorch {expected['loss']!r}")
     largest = max(row[1] for row in want.values())
     worst = 0.0
@@ -123,9 +123,9 @@ def check_gradients(ortrain, name, case, model, folder, common, expected):
         shape, *numbers = want[key]
         if list(gradient.shape) != shape:
             raise Failed(f"gradient of '{key}' has shape {gradient.shape}, PyTorch's {shape}")
-        scale = numbers[0] + FLOOR / RTOL * largest
+        scale = numbers[0] + FLOOR / case.rtol * largest
         difference = np.max(np.abs(np.subtract(cases.summary(key, gradient), numbers))) / scale
-        if not difference <= RTOL:
+        if not difference <= case.rtol:
             raise Failed(f"gradient of '{key}': norm and projections {cases.summary(key, gradient)}, "
                          f"PyTorch {numbers}")
         worst = max(worst, difference)

@@ -290,6 +290,13 @@ def loss_of(case, y, logits, labels):
         if rank == 3:
             y = y.transpose(1, 2)
         return F.nll_loss(torch.log(y), labels)
+    if case.loss == "dice":
+        p, t = y.flatten(1), labels.reshape(y.shape).flatten(1)
+        return (1 - (2 * (p * t).sum(1) + 1) / (p.sum(1) + t.sum(1) + 1)).mean()
+    if case.loss == "ctc":  # y [B,T,C]
+        lengths = (labels > 0).sum(1)
+        return F.ctc_loss(torch.log(y).transpose(0, 1), labels[labels > 0],
+                          torch.full((y.shape[0],), y.shape[1]), lengths, blank=0)
     raise ValueError(case.loss)
 
 

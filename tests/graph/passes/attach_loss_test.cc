@@ -78,6 +78,71 @@ TEST(AttachLoss, Binary) {
   EXPECT_THAT(print_graph(g), testing::Not(HasSubstr("Sigmoid")));
 }
 
+// Numbers from PyTorch 2.15 in double precision, by the formulas of torchvision's
+// sigmoid_focal_loss (alpha off) and of losses.cc for dice.
+TEST(AttachLoss, FocalAndDice) {
+  const std::vector<double> y = {1, 0, 0.25, 1};
+  EXPECT_NEAR(loss_value("focal", y), 0.24003832430860744, 1e-6);
+  StepSpec s = spec("focal");
+  s.loss.focal_gamma = 0;
+  Graph g = mini::typed(kModel);
+  mini::run_pass(pass_attach_loss, g, s);
+  std::map<std::string, HostTensor> feed;
+  feed["labels"] = tensor({2, 2}, y);
+  EXPECT_NEAR(mini::run(g, feed).at("loss").as_double(0), 0.7195894232711688, 1e-6);
+  const char* const sigmoid =
+      "param %0:f32[2,2] \"p\" = {0.5, -1.5, 2, 0.25}\n%1:f32[2,2] = Sigmoid(%0) #s\n"
+      "output %1 \"out\"\n";
+  EXPECT_NEAR(loss_value("focal", y, 1, sigmoid), 0.24003832430860744, 1e-6);
+  EXPECT_NEAR(loss_value("dice", y, 1, sigmoid), 0.2525723378185187, 1e-6);
+}
+
+TEST(AttachLoss, ASigmoidIsFoundBehindViews) {
+  const auto ends = [](const char* view) {
+    Graph g = mini::typed(std::string("param %0:f32[2,2] \"p\" = {0.5, -1.5, 2, 0.25}\n"
+                                      "const %1:i64[1] \"shape\" = {4}\n"
+                                      "%2:f32[2,2] = Sigmoid(%0) #s\n") +
+                          view + "output %3 \"out\"\n");
+    const auto ran = mini::run_pass(pass_attach_loss, g, spec("bce", DType::kF32, {4}));
+    return print_graph(g) + (ran.messages.empty() ? "" : ran.messages[0]);
+  };
+  EXPECT_THAT(ends("%3:f32[4] = Reshape(%2, %1) #view\n"),
+              testing::AllOf(HasSubstr("Softplus"), HasSubstr("ends in Sigmoid: trained through"),
+                             testing::Not(HasSubstr("Log("))));
+}
+
+// Softmax as TensorFlow writes it: a shift, Exp, and a sum that is brought back to the shape.
+TEST(AttachLoss, ASoftmaxMayBeSpelledOut) {
+  const auto loss = [](const char* axis, const char* divisor) {
+    Graph g = mini::typed(std::string("param %0:f32[3,3] \"p\"\nconst %1:i64[1] \"a\" = {") + axis +
+                          "}\nconst %2:i64[2] \"column\" = {3, 1}\n%3 = Exp(%0) #e\n"
+                          "%4 = ReduceSum(%3, %1) {keepdims=0} #sum\n" +
+                          divisor + "%7 = Div(%3, %6) #quotient\noutput %7 \"out\"\n");
+    const auto ran = mini::run_pass(pass_attach_loss, g, spec("auto", DType::kI64, {3}));
+    return (ran.messages.empty() ? "" : ran.messages[0]) + "\n" + print_graph(g);
+  };
+  const char* const column = "%6 = Reshape(%4, %2) #r\n";
+  EXPECT_THAT(loss("1", column), testing::AllOf(HasSubstr("ends in a softmax spelled out"),
+                                                testing::Not(HasSubstr("Div("))));
+  EXPECT_THAT(loss("-1", column), HasSubstr("ends in a softmax spelled out"));
+  EXPECT_THAT(loss("0", column), HasSubstr("Div("));  // sums along another axis
+  EXPECT_THAT(loss("1", "%6 = Identity(%4) #same\n"), HasSubstr("Div("));  // divides columns
+}
+
+TEST(AttachLoss, CtcNeedsItsShapes) {
+  const auto error = [](const char* scores, DType dtype, const Dims& labels) {
+    return mini::error_of(ErrorCode::kShape, [&] {
+      Graph g = mini::typed(std::string("param %0:f32") + scores + " \"p\"\noutput %0 \"out\"\n");
+      mini::run_pass(pass_attach_loss, g, spec("ctc", dtype, labels));
+    });
+  };
+  EXPECT_THAT(error("[2,5,4]", DType::kF32, {2, 3}),
+              HasSubstr("loss ctc needs scores [B,T,C] or [T,B,C] and integer labels [B,S]; output "
+                        "'out' has shape [2,5,4], labels 'labels' are f32[2,3]"));
+  EXPECT_THAT(error("[2,5]", DType::kI64, {2, 3}), HasSubstr("'out' has shape [2,5]"));
+  EXPECT_THAT(error("[2,5,4]", DType::kI64, {3, 3}), HasSubstr("are i64[3,3]"));
+}
+
 TEST(AttachLoss, BceOfProbabilitiesClampsTheLogs) {
   const char* const model =
       "param %0:f32[2,2] \"p\" = {0.25, 0, 1, 0.5}\n%1:f32[2,2] = Identity(%0) #id\n"
