@@ -28,8 +28,8 @@ enum class Mode : uint8_t {
 struct LossSpec {
   std::string kind = "auto";  // graph, cross_entropy, mse, l1, huber, smooth_l1, bce,
                               // bce_with_logits, nll, kl_div, focal, dice, ctc
-  std::string output;  // model output it applies to; "" = the first float one
-  std::string label;   // name of the label array
+  std::string output;         // model output it applies to; "" = the first float one
+  std::string label;          // name of the label array
   DType label_dtype = DType::kUndefined;
   Dims label_dims;  // with the batch axis bound; from the data set
   int64_t ignore_index = -100;
