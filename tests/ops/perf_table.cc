@@ -1,6 +1,8 @@
 // See perf_table.h.
 #include "tests/ops/perf_table.h"
 
+#include <cmath>
+
 #include "tests/ops/interpreter.h"
 
 namespace ortrain::test {
@@ -17,6 +19,24 @@ ExampleInput positions(int64_t batch, int64_t steps) {
   L values;
   for (int64_t i = 0; i < batch * steps; ++i) values.push_back(i % steps);
   return iconst({batch, steps}, values);
+}
+// A smooth warp of d axes of n points each: what spatial transformers and flows give.
+ExampleInput grid(int64_t batch, int64_t n, int d) {
+  Dims dims{batch};
+  for (int k = 0; k < d; ++k) dims.push_back(n);
+  dims.push_back(d);
+  std::vector<double> values;
+  const int64_t points = element_count(dims) / d;
+  for (int64_t p = 0; p < points; ++p)
+    for (int64_t k = 0, rest = p; k < d; ++k, rest /= n) {
+      const double at = (static_cast<double>(rest % n) + 0.5) / static_cast<double>(n);
+      values.push_back(1.8 * at - 0.9 + 0.05 * std::sin(9 * at + static_cast<double>(k)));
+    }
+  return floats(dims, values);
+}
+ExampleInput fixed(ExampleInput e) {
+  e.constant = true;
+  return e;
 }
 Attrs axis(int64_t a) { return {{"axis", a}}; }
 Attrs kernel(L k, L strides, L pads) {
@@ -78,7 +98,7 @@ void movement(std::vector<PerfEntry>& t) {
   t.push_back({"Trilu", "", {{f({64, 256, 256})}, {{"upper", 0}}}});
   t.push_back({"Where", "row mask", {{bools({64, 1, 1, 256}), f({64, 1, 256, 256}), f({})}}});
   t.push_back({"Where", "full", {{bools(kRows), f(kRows), f(kRows)}}});
-  t.push_back({"OneHot", "", {{ints({8192}, 0, 512), iconst({}, {512}), f({2})}}});
+  t.push_back({"OneHot", "", {{ints({8192}, 0, 512), iconst({}, {512}), fixed(f({2}))}}});
   t.push_back({"Cast", "to f16", {{f(kRows)}, {{"to", S("f16")}}}});
   t.push_back({"Cast", "i64 to f32", {{ints(kRows, 0, 99)}, {{"to", S("f32")}}}});
   t.push_back(
@@ -215,10 +235,9 @@ void windows(std::vector<PerfEntry>& t) {
                {{f({4, 128, 64, 64}), boxes, ints({256}, 0, 4)},
                 {{"output_height", 7}, {"output_width", 7}, {"sampling_ratio", 2}}}});
   for (const char* mode : {"linear", "nearest", "cubic"})
-    t.push_back({"GridSample",
-                 mode,
-                 {{f({16, 32, 64, 64}), f({16, 64, 64, 2}, -1, 1)}, {{"mode", S(mode)}}}});
-  t.push_back({"GridSample", "3-d", {{f({2, 16, 32, 32, 32}), f({2, 32, 32, 32, 3}, -1, 1)}}});
+    t.push_back(
+        {"GridSample", mode, {{f({16, 32, 64, 64}), grid(16, 64, 2)}, {{"mode", S(mode)}}}});
+  t.push_back({"GridSample", "3-d", {{f({2, 16, 32, 32, 32}), grid(2, 32, 3)}}});
   t.push_back({"AffineGrid", "", {{f({32, 2, 3}), ivals({32, 3, 128, 128})}}});
   const auto resize = [&](const char* label, double scale, Attrs attrs) {
     ExampleInput scales = floats({4}, {1, 1, scale, scale});
@@ -237,7 +256,7 @@ void windows(std::vector<PerfEntry>& t) {
 }
 
 void more_products(std::vector<PerfEntry>& t, const ExampleInput& heads) {
-  const ExampleInput rows = f({8, 512, 512}, -1, 1), caches = f({512, 32}, -1, 1);
+  const ExampleInput rows = f({8, 512, 512}, -1, 1), caches = fixed(f({512, 32}, -1, 1));
   const Attrs flat{{"num_heads", 8}};
   t.push_back({"RotaryEmbedding", "", {{heads, caches, caches, positions(4, 512)}}});
   t.push_back({"com.microsoft.RotaryEmbedding", "", {{heads, positions(4, 512), caches, caches}}});
