@@ -2,7 +2,10 @@
 // their order (lower index first); NaN counts as the largest, as in PyTorch. k must be known before
 // training. The result is always sorted. Gradient: dy goes back to the chosen positions.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 #include "graph/error.h"
@@ -67,6 +70,58 @@ Kernel kernel(const KernelQuery& q) {
           }};
 }
 
+// f32: value and position in one integer whose order is the one wanted, so that sorting compares
+// and moves plain numbers.
+uint64_t key_of(float v, uint32_t position, bool largest) {
+  if (v != v) v = std::numeric_limits<float>::quiet_NaN();  // of positive sign: above infinity
+  const auto bits = std::bit_cast<uint32_t>(v + 0.0f);      // -0 becomes 0
+  const uint32_t rising = bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+  return static_cast<uint64_t>(largest ? rising : ~rising) << 32 | (0xffffffffu - position);
+}
+
+std::string reject_keys(const KernelQuery& q) {
+  if (q.in[0].dtype != DType::kF32) return "takes f32";
+  return q.in[0].count() > UINT32_MAX ? "more than 2^32 elements" : "";
+}
+
+Kernel keys_kernel(const KernelQuery& q) {
+  const int axis = normalize_axis(q.attrs.i("axis", -1), q.in[0].rank());
+  const int64_t inner = product(q.in[0].dims, axis + 1, q.in[0].rank());
+  const int64_t n = q.in[0].dims[static_cast<size_t>(axis)];
+  const int64_t slices = product(q.in[0].dims, 0, axis) * inner;
+  const TensorDesc& out = q.has_out(0) ? q.out[0] : q.out[1];
+  const int64_t k = out.dims[static_cast<size_t>(axis)];
+  const int64_t pieces = slices * n < 4096 ? 1 : std::min<int64_t>(q.threads, slices);
+  const bool has_indices = q.has_out(1);
+  return {static_cast<size_t>(pieces * n) * sizeof(uint64_t),
+          [=, largest = q.attrs.i("largest", 1) != 0, threads = q.threads](const KernelArgs& a) {
+            const auto piece = [&](int64_t p) {
+              uint64_t* keys = static_cast<uint64_t*>(a.workspace) + p * n;
+              for (int64_t s = slices * p / pieces; s < slices * (p + 1) / pieces; ++s) {
+                const float* x = a.x<float>(0) + s / inner * n * inner + s % inner;
+                for (int64_t i = 0; i < n; ++i)
+                  keys[i] = key_of(x[i * inner], static_cast<uint32_t>(i), largest);
+                if (k < n / 8) {
+                  std::partial_sort(keys, keys + k, keys + n, std::greater<>());
+                } else {
+                  if (k < n) std::nth_element(keys, keys + k, keys + n, std::greater<>());
+                  std::sort(keys, keys + k, std::greater<>());
+                }
+                const int64_t to = s / inner * k * inner + s % inner;
+                for (int64_t i = 0; i < k; ++i) {
+                  const auto at =
+                      static_cast<int64_t>(0xffffffffu - static_cast<uint32_t>(keys[i]));
+                  if (a.out[0]) a.y<float>(0)[to + i * inner] = x[at * inner];
+                  if (has_indices) a.y<int64_t>(1)[to + i * inner] = at;
+                }
+              }
+            };
+            parallel_for(threads, pieces, 1, [&](int64_t begin, int64_t end) {
+              for (int64_t p = begin; p < end; ++p) piece(p);
+            });
+          }};
+}
+
 Expr values_grad(Grad& g) {
   return g.b.op("ScatterElements", {g.b.zeros_like(g.x(0)), g.y(1), g.dy()},
                 {{"axis", g.attrs().i("axis", -1)}});
@@ -88,7 +143,7 @@ void register_top_k(OpTable& table) {
               r.attrs.erase("k");
             }
           },
-      .kernels = {{"cpu", "ref", nullptr, kernel}},
+      .kernels = {{"cpu", "keys", reject_keys, keys_kernel}, {"cpu", "ref", nullptr, kernel}},
       .examples = {{.in = {f({3, 5}), ivals({2})}, .outputs = 2},
                    {.in = {f({3, 5}), ivals({5})}, .attrs = {{"largest", 0}}, .outputs = 2},
                    {.in = {f({4, 2, 3}), ivals({3})}, .attrs = {{"axis", 0}}, .outputs = 2},
@@ -97,6 +152,12 @@ void register_top_k(OpTable& table) {
                     .outputs = 2,
                     .check_grad = false,
                     .note = "ties: not differentiable in the classical sense"},
+                   {.in = {floats({6}, {-0.0, NAN, 0, -1, -NAN, INFINITY}), ivals({5})},
+                    .attrs = {{"largest", 0}},
+                    .outputs = 2,
+                    .check_grad = false,
+                    .note = "zeros of both signs are a tie"},
+                   {.in = {f({3, 50, 2}), ivals({5})}, .attrs = {{"axis", 1}}, .outputs = 2},
                    {.in = {f({2, 3}), ivals({0})}, .outputs = 2}},
       .note = "equal elements: lower index first; NaN is the largest",
   });
