@@ -28,9 +28,16 @@ Md data(Dims dims, bool nhwc) {
   return onednn::channels_last(dims);
 }
 
-Layouts layouts(const KernelQuery& q, const Dims& x, const Dims& weight, const Dims& y, bool bias) {
+// One spatial axis becomes two: the library's depthwise kernels know images only.
+Layouts layouts(const KernelQuery& q, Dims x, Dims weight, Dims y, bool bias) {
   Layouts l;
   const Window w = window_of(q.attrs, x, y, Dims(weight.begin() + 2, weight.end()));
+  const bool lift = w.nd == 1 && q.attrs.i("group", 1) > 1;
+  const int nd = w.nd + lift;
+  if (lift) {
+    for (Dims* d : {&x, &y}) d->insert(d->begin() + (w.channels_last ? 1 : 2), 1);
+    weight.insert(weight.begin() + 2, 1);
+  }
   l.x = data(x, w.channels_last), l.y = data(y, w.channels_last);
   l.x_stored = stored(x, w.channels_last), l.y_stored = stored(y, w.channels_last);
   Dims dims = weight;
@@ -42,7 +49,7 @@ Layouts layouts(const KernelQuery& q, const Dims& x, const Dims& weight, const D
   l.w_stored = onednn::dense(dims);
   l.b = bias ? onednn::dense({weight[0]}) : Md();
   l.spec = {l.x, onednn::any(dims), l.b, l.y, {}, {}, {}, {}};
-  for (size_t i = static_cast<size_t>(3 - w.nd); i < 3; ++i) {
+  for (size_t i = static_cast<size_t>(3 - nd); i < 3; ++i) {
     l.spec.strides.push_back(w.stride[i]);
     l.spec.dilations.push_back(w.dilation[i] - 1);
     l.spec.pads_begin.push_back(w.begin[i]);
