@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "ops/common/movement.h"
+#include "ops/common/simd.h"
 
 namespace ortrain::ops {
 
@@ -57,6 +58,31 @@ AxisMatrix AxisMatrix::transposed() const {
 
 namespace {
 
+// All f32 sums go tap by tap through these two, so that a result does not depend on the layout.
+ORTRAIN_SIMD void set_scaled(const float* x, float w, float* y, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) y[j] = w * x[j];
+}
+ORTRAIN_SIMD void add_scaled(const float* x, float w, float* y, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) y[j] += w * x[j];
+}
+// The same with a position and weight for each; a weight of 0 reads nothing.
+ORTRAIN_SIMD void set_picked(const float* x, const int32_t* column, const float* w, float* y,
+                             int64_t n) {
+#pragma omp simd
+  for (int64_t r = 0; r < n; ++r) y[r] = w[r] * x[column[r]];
+}
+ORTRAIN_SIMD void add_picked(const float* x, const int32_t* column, const float* w, float* y,
+                             int64_t n) {
+#pragma omp simd
+  for (int64_t r = 0; r < n; ++r) {
+    const float sum = y[r] + w[r] * x[column[r]];
+    y[r] = w[r] == 0 ? y[r] : sum;
+  }
+}
+constexpr int kMostTaps = 8;
+
 // One axis of one tensor: x[outer, in, inner] -> y[outer, out, inner].
 template <class T>
 struct Step {
@@ -85,6 +111,34 @@ struct Step {
     block = in / out;
   }
 
+  // f32 along the last axis: every row with the same number of entries (`taps`, 0 = no such form),
+  // entry k of all rows together; rows with fewer end in weights of 0.
+  int taps = 0;
+  std::vector<int32_t> columns_of;
+  std::vector<float> weights_of;
+  void even_out() {
+    int64_t most = 0, least = kMostTaps;
+    for (size_t r = 0; r + 1 < first.size(); ++r) {
+      most = std::max(most, first[r + 1] - first[r]);
+      least = std::min(least, first[r + 1] - first[r]);
+    }
+    if (inner != 1 || selects || block == 2 || least < 1 || most > kMostTaps || in > INT32_MAX)
+      return;
+    taps = static_cast<int>(most);
+    columns_of.resize(static_cast<size_t>(most * out));
+    weights_of.resize(columns_of.size());
+    for (int64_t r = 0; r < out; ++r) {
+      const int64_t begin = first[static_cast<size_t>(r)];
+      const int64_t count = first[static_cast<size_t>(r) + 1] - begin;
+      for (int64_t k = 0; k < most; ++k) {
+        const auto from = static_cast<size_t>(begin + std::min(k, count - 1));
+        const auto to = static_cast<size_t>(k * out + r);
+        columns_of[to] = static_cast<int32_t>(column[from]);
+        weights_of[to] = k < count ? static_cast<float>(weight[from]) : 0;
+      }
+    }
+  }
+
   void lines(const T* x, T* y, int64_t begin, int64_t end) const {  // inner > 1
     for (int64_t i = begin; i < end; ++i) {
       const int64_t o = i / out, r = i - o * out;
@@ -93,6 +147,16 @@ struct Step {
       T* to = y + i * inner;
       if (selects) {
         std::memcpy(to, from + column[u] * inner, static_cast<size_t>(inner) * sizeof(T));
+        continue;
+      }
+      if constexpr (std::is_same_v<T, float>) {
+        auto k = static_cast<size_t>(first[u]);
+        const auto end_k = static_cast<size_t>(first[u + 1]);
+        if (k < end_k && bias.empty())
+          set_scaled(from + column[k] * inner, weight[k], to, inner), ++k;
+        else
+          std::fill_n(to, inner, bias.empty() ? 0.f : bias[u]);
+        for (; k < end_k; ++k) add_scaled(from + column[k] * inner, weight[k], to, inner);
         continue;
       }
       std::fill_n(to, inner, bias.empty() ? T(0) : bias[u]);
@@ -110,6 +174,16 @@ struct Step {
       T* to = y + o * out;
       if (selects) {
         for (int64_t r = 0; r < out; ++r) to[r] = from[column[static_cast<size_t>(r)]];
+      } else if (taps > 0) {
+        if constexpr (std::is_same_v<T, float>) {
+          int k = 0;
+          if (bias.empty())
+            set_picked(from, columns_of.data(), weights_of.data(), to, out), ++k;
+          else
+            std::copy_n(bias.data(), out, to);
+          for (; k < taps; ++k)
+            add_picked(from, columns_of.data() + k * out, weights_of.data() + k * out, to, out);
+        }
       } else if (block == 2) {
         for (int64_t r = 0; r < out; ++r) to[r] = from[2 * r] + from[2 * r + 1];
       } else {
@@ -146,6 +220,7 @@ Kernel typed(const std::vector<AxisMatrix>& matrices, Dims dims, int threads) {
   int64_t most = 0;
   for (const AxisMatrix& m : matrices) {
     steps->emplace_back(m, dims);
+    if constexpr (std::is_same_v<C, float>) steps->back().even_out();
     dims[static_cast<size_t>(m.axis)] = m.out;
     most = std::max(most, product(dims));
   }
