@@ -2,11 +2,11 @@
 // the best one that the CPU has is chosen at run time.
 //
 // Promises against the exact value, over the whole range (tests/ops/ew_simd_test.cc): exp, tanh,
-// erf, log 2 ulp; sigmoid, expm1, log1p 3 ulp; sin, cos 1.2e-7 absolute; the rest correctly
-// rounded. NaN, infinities, signed zeros and denormals as in ew_scalar.h. The rest of a tile that
-// does not fill a vector goes through the same instructions, so a result does not depend on where
-// the tile starts. erf and tanh: polynomials after N. Juffa; exp and log: the coefficients of
-// Cephes (S. Moshier).
+// erf, log 2 ulp; sigmoid, expm1, log1p 3 ulp; sin, cos 1.2e-7 absolute; asin, acos, atan, sinh,
+// cosh, asinh, acosh, atanh and (|x| <= 100) tan 4 ulp; the rest correctly rounded. NaN,
+// infinities, signed zeros and denormals as in ew_scalar.h. The rest of a tile that does not fill a
+// vector goes through the same instructions, so a result does not depend on where the tile starts.
+// erf and tanh: polynomials after N. Juffa; exp and log: the coefficients of Cephes (S. Moshier).
 #include <cmath>
 
 #include "ops/common/ew_engine.h"
@@ -170,9 +170,13 @@ HWY_INLINE V erf(V x) {
   return select(hn::Gt(t, set(0.927734375f)), hn::CopySign(big, x), p);
 }
 
-// sin(x + shift pi/2) for |x| <= 8192, by quadrants; Cephes' polynomials.
-HWY_INLINE V sine(V x, int shift) {
-  const DI di;
+// Sine and cosine of x reduced to [-pi/4, pi/4], and the quadrant; |x| <= 8192. Cephes'
+// polynomials.
+struct Circle {
+  V sine, cosine;
+  hn::Vec<DI> quadrant;
+};
+HWY_INLINE Circle circle(V x) {
   const V n = hn::Round(hn::Mul(x, set(0.636619772367581343f)));
   V r = hn::NegMulAdd(n, set(1.5703125f), x);
   r = hn::NegMulAdd(n, set(4.837512969970703e-4f), r);
@@ -184,11 +188,94 @@ HWY_INLINE V sine(V x, int shift) {
   V c = hn::MulAdd(set(2.443315711809948e-5f), z, set(-1.388731625493765e-3f));
   c = hn::MulAdd(c, z, set(4.166664568298827e-2f));
   c = hn::MulAdd(hn::Mul(c, z), z, hn::NegMulAdd(set(0.5f), z, set(1)));
-  const auto quadrant = hn::Add(hn::ConvertTo(di, n), hn::Set(di, shift));
-  const auto one = hn::Set(di, 1), two = hn::Set(di, 2);
-  const auto odd = hn::RebindMask(D(), hn::Eq(hn::And(quadrant, one), one));
-  const auto sign = hn::BitCast(D(), hn::ShiftLeft<30>(hn::And(quadrant, two)));
-  return hn::Xor(select(odd, c, s), sign);
+  return {s, c, hn::ConvertTo(DI(), n)};
+}
+HWY_INLINE M odd(hn::Vec<DI> quadrant) {
+  const auto one = hn::Set(DI(), 1);
+  return hn::RebindMask(D(), hn::Eq(hn::And(quadrant, one), one));
+}
+// sin(x + shift pi/2)
+HWY_INLINE V sine(V x, int shift) {
+  const DI di;
+  const Circle at = circle(x);
+  const auto quadrant = hn::Add(at.quadrant, hn::Set(di, shift));
+  const auto sign = hn::BitCast(D(), hn::ShiftLeft<30>(hn::And(quadrant, hn::Set(di, 2))));
+  return hn::Xor(select(odd(quadrant), at.cosine, at.sine), sign);
+}
+HWY_INLINE V tangent(V x) {
+  const Circle at = circle(x);
+  const M turned = odd(at.quadrant);
+  return hn::Div(select(turned, hn::Neg(at.cosine), at.sine), select(turned, at.sine, at.cosine));
+}
+
+// Inverse functions of the circle: Cephes' polynomials.
+HWY_INLINE V atan(V x) {
+  const V t = hn::Abs(x);
+  const M big = hn::Gt(t, set(2.41421356f)), middle = hn::Gt(t, set(0.414213562f));
+  const V top = select(big, set(-1), select(middle, hn::Sub(t, set(1)), t));
+  const V r = hn::Div(top, select(big, t, select(middle, hn::Add(t, set(1)), set(1))));
+  const V z = hn::Mul(r, r);
+  V p = hn::MulAdd(set(8.05374449538e-2f), z, set(-1.38776856032e-1f));
+  p = hn::MulAdd(p, z, set(1.99777106478e-1f));
+  p = hn::MulAdd(p, z, set(-3.33329491539e-1f));
+  const V base = select(big, set(1.57079632679f), hn::IfThenElseZero(middle, set(0.785398163397f)));
+  return hn::CopySign(hn::Add(base, hn::MulAdd(hn::Mul(p, z), r, r)), x);
+}
+// asin of |x| up to 1/2, else of sqrt((1 - |x|) / 2), which is half the way to pi/2.
+HWY_INLINE V arc(V t, M big) {
+  const V z = select(big, hn::Mul(set(0.5f), hn::Sub(set(1), t)), hn::Mul(t, t));
+  const V s = select(big, hn::Sqrt(z), t);
+  V p = hn::MulAdd(set(4.2163199048e-2f), z, set(2.4181311049e-2f));
+  p = hn::MulAdd(p, z, set(4.5470025998e-2f));
+  p = hn::MulAdd(p, z, set(7.4953002686e-2f));
+  p = hn::MulAdd(p, z, set(1.6666752422e-1f));
+  return hn::MulAdd(hn::Mul(p, z), s, s);
+}
+HWY_INLINE V asin(V x) {
+  const V t = hn::Abs(x);
+  const M big = hn::Gt(t, set(0.5f));
+  const V r = arc(t, big);
+  return hn::CopySign(select(big, hn::NegMulAdd(set(2), r, set(1.57079632679f)), r), x);
+}
+HWY_INLINE V acos(V x) {
+  const V t = hn::Abs(x);
+  const M big = hn::Gt(t, set(0.5f));
+  const V r = arc(t, big), twice = hn::Add(r, r);
+  const V far = select(hn::Lt(x, zero()), hn::Sub(set(3.14159265359f), twice), twice);
+  return select(big, far, hn::Sub(set(1.57079632679f), hn::CopySign(r, x)));
+}
+
+// Hyperbolic functions by exp and log; beyond 88 the square of e^(x/2), where e^x overflows early.
+HWY_INLINE V half_square(V t) {
+  const V h = exp(hn::Mul(set(0.5f), t));
+  return hn::Mul(hn::Mul(set(0.5f), h), h);
+}
+HWY_INLINE V sinh(V x) {
+  const V t = hn::Abs(x), e = expm1(at_most(t, 88));
+  const V y = hn::Mul(set(0.5f), hn::Add(e, hn::Div(e, hn::Add(e, set(1)))));
+  return hn::CopySign(select(hn::Gt(t, set(88)), half_square(t), y), x);
+}
+HWY_INLINE V cosh(V x) {
+  const V t = hn::Abs(x), e = exp(at_most(t, 88));
+  const V y = hn::MulAdd(set(0.5f), e, hn::Div(set(0.5f), e));
+  return select(hn::Gt(t, set(88)), half_square(t), y);
+}
+HWY_INLINE V log_twice(V t) { return hn::Add(log(t), set(0.693147181f)); }
+HWY_INLINE V asinh(V x) {
+  const V t = hn::Abs(x), z = hn::Mul(t, t);
+  const V y = log1p(hn::Add(t, hn::Div(z, hn::Add(set(1), hn::Sqrt(hn::Add(set(1), z))))));
+  return hn::CopySign(select(hn::Gt(t, set(1e10f)), log_twice(t), y), x);
+}
+HWY_INLINE V acosh(V x) {
+  const V u = hn::Sub(x, set(1));
+  const V y = log1p(hn::Add(u, hn::Sqrt(hn::Mul(u, hn::Add(u, set(2))))));
+  const V at = select(hn::Gt(x, set(1e10f)), log_twice(x), y);
+  return select(hn::Lt(x, set(1)), hn::NaN(D()), at);
+}
+HWY_INLINE V atanh(V x) {
+  const V t = hn::Abs(x);
+  const V y = log1p(hn::Div(hn::Add(t, t), hn::Sub(set(1), t)));
+  return hn::CopySign(hn::Mul(set(0.5f), y), x);
 }
 
 HWY_INLINE V softplus(V x) {
@@ -308,18 +395,21 @@ void where(const EwCall& call) {
     sweep<false, true, true>(call, f);
   }
 }
-// Lanes beyond the range of the reduction are done by the C++ library.
-template <int shift>
-void sine_tile(const EwCall& call) {
+// Lanes beyond the range of the reduction are done by the C++ library. which: sine, cosine,
+// tangent.
+template <int which>
+void circle_tile(const EwCall& call) {
   unary_with(call, [](V a) HWY_ATTR {
     const auto near = hn::Le(hn::Abs(a), set(8192));
-    V y = sine(hn::IfThenElseZero(near, a), shift);
+    const V in_range = hn::IfThenElseZero(near, a);
+    const V y = which == 2 ? tangent(in_range) : sine(in_range, which);
     if (HWY_LIKELY(hn::AllTrue(D(), near))) return y;
     HWY_ALIGN float in[HWY_MAX_BYTES / sizeof(float)], out[HWY_MAX_BYTES / sizeof(float)];
     hn::Store(a, D(), in);
     hn::Store(y, D(), out);
     for (size_t k = 0; k < hn::Lanes(D()); ++k)
-      if (!(std::fabs(in[k]) <= 8192)) out[k] = shift ? std::cos(in[k]) : std::sin(in[k]);
+      if (!(std::fabs(in[k]) <= 8192))
+        out[k] = which == 0 ? std::sin(in[k]) : which == 1 ? std::cos(in[k]) : std::tan(in[k]);
     return hn::Load(D(), out);
   });
 }
@@ -411,6 +501,14 @@ void fill(EwTable& t) {
   UNARY(kExpm1, expm1(a))
   UNARY(kLog1p, log1p(a))
   UNARY(kTanh, tanh(a))
+  UNARY(kAsin, asin(a))
+  UNARY(kAcos, acos(a))
+  UNARY(kAtan, atan(a))
+  UNARY(kSinh, sinh(a))
+  UNARY(kCosh, cosh(a))
+  UNARY(kAsinh, asinh(a))
+  UNARY(kAcosh, acosh(a))
+  UNARY(kAtanh, atanh(a))
   UNARY(kSigmoid, sigmoid(a))
   UNARY(kErf, erf(a))
   UNARY(kSoftplus, softplus(a))
@@ -443,8 +541,9 @@ void fill(EwTable& t) {
   BINARY(kLeakyRelu, select(hn::Ge(a, zero()), a, hn::Mul(a, b)))
   t.fn[static_cast<size_t>(Ew::kWhere)] = where;
   t.fn[static_cast<size_t>(Ew::kPow)] = pow;
-  t.fn[static_cast<size_t>(Ew::kSin)] = sine_tile<0>;
-  t.fn[static_cast<size_t>(Ew::kCos)] = sine_tile<1>;
+  t.fn[static_cast<size_t>(Ew::kSin)] = circle_tile<0>;
+  t.fn[static_cast<size_t>(Ew::kCos)] = circle_tile<1>;
+  t.fn[static_cast<size_t>(Ew::kTan)] = circle_tile<2>;
 }
 
 }  // namespace ortrain::ops::HWY_NAMESPACE

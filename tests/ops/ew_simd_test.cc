@@ -90,6 +90,15 @@ double dlog(double x) { return std::log(x); }
 double dlog1p(double x) { return std::log1p(x); }
 double dtanh(double x) { return std::tanh(x); }
 double derf(double x) { return std::erf(x); }
+double dtan(double x) { return std::tan(x); }
+double dasin(double x) { return std::asin(x); }
+double dacos(double x) { return std::acos(x); }
+double datan(double x) { return std::atan(x); }
+double dsinh(double x) { return std::sinh(x); }
+double dcosh(double x) { return std::cosh(x); }
+double dasinh(double x) { return std::asinh(x); }
+double dacosh(double x) { return std::acosh(x); }
+double datanh(double x) { return std::atanh(x); }
 double drsqrt(double x) { return 1 / std::sqrt(x); }
 
 const Function kFunctions[] = {
@@ -102,6 +111,15 @@ const Function kFunctions[] = {
     {"sigmoid", Ew::kSigmoid, sigmoid, -87, kInf, 3},
     {"softplus", Ew::kSoftplus, softplus, -80, kInf, 4},
     {"rsqrt", Ew::kRsqrt, drsqrt, 0, kInf, 2},
+    {"tan", Ew::kTan, dtan, -100, 100, 4},
+    {"asin", Ew::kAsin, dasin, -kInf, kInf, 4},
+    {"acos", Ew::kAcos, dacos, -kInf, kInf, 4},
+    {"atan", Ew::kAtan, datan, -kInf, kInf, 4},
+    {"sinh", Ew::kSinh, dsinh, -kInf, kInf, 4},
+    {"cosh", Ew::kCosh, dcosh, -kInf, kInf, 4},
+    {"asinh", Ew::kAsinh, dasinh, -kInf, kInf, 4},
+    {"acosh", Ew::kAcosh, dacosh, -kInf, kInf, 4},
+    {"atanh", Ew::kAtanh, datanh, -kInf, kInf, 4},
 };
 
 class Accuracy : public testing::TestWithParam<Function> {};
@@ -156,8 +174,10 @@ TEST(EwSimd, EdgeValues) {
     EXPECT_EQ(run_code(Ew::kToBool, {nan, 0, -0.0f, 2}), (std::vector<float>{1, 0, 0, 1}));
     EXPECT_EQ(run_code(Ew::kIsNan, {nan, 0, kInf}), (std::vector<float>{1, 0, 0}));
     EXPECT_EQ(run_code(Ew::kIsInf, {nan, -kInf, kInf}), (std::vector<float>{0, 1, 1}));
-    for (Ew code : {Ew::kExp, Ew::kLog, Ew::kTanh, Ew::kErf, Ew::kSigmoid, Ew::kRelu, Ew::kSoftplus,
-                    Ew::kExpm1, Ew::kLog1p, Ew::kGelu, Ew::kGeluTanh, Ew::kSin, Ew::kCos})
+    for (Ew code : {Ew::kExp,      Ew::kLog,   Ew::kTanh,  Ew::kErf,  Ew::kSigmoid,  Ew::kRelu,
+                    Ew::kSoftplus, Ew::kExpm1, Ew::kLog1p, Ew::kGelu, Ew::kGeluTanh, Ew::kSin,
+                    Ew::kCos,      Ew::kTan,   Ew::kAsin,  Ew::kAcos, Ew::kAtan,     Ew::kSinh,
+                    Ew::kCosh,     Ew::kAsinh, Ew::kAcosh, Ew::kAtanh})
       EXPECT_TRUE(std::isnan(run_code(code, {nan})[0])) << ew_name(code);
     for (Ew code : {Ew::kMin, Ew::kMax}) {
       EXPECT_TRUE(std::isnan(run_code(code, {nan}, {1})[0])) << ew_name(code);
