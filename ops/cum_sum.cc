@@ -21,6 +21,8 @@ template <class T>
 constexpr bool kReal =
     std::is_floating_point_v<T> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
 
+constexpr int64_t kLines = 64;
+
 template <class T>
 void run(const Dims& dims, size_t axis, bool exclusive, bool reverse, int threads,
          const KernelArgs& args) {
@@ -43,20 +45,38 @@ void run(const Dims& dims, size_t axis, bool exclusive, bool reverse, int thread
     else
       return static_cast<T>(v);
   };
-  parallel_for(threads, outer * inner, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, n)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t base = i / inner * n * inner + i % inner;
-                   Sum sum = 0;
-                   for (int64_t k = 0; k < n; ++k) {
-                     const int64_t at = base + (reverse ? n - 1 - k : k) * inner;
-                     const Sum v = wide(x[at]);
-                     if (!exclusive) sum += v;
-                     y[at] = narrow(sum);
-                     if (exclusive) sum += v;
-                   }
-                 }
-               });
+  if (inner == 1)
+    return parallel_for(threads, outer, 1 + 16384 / std::max<int64_t>(1, n),
+                        [&](int64_t begin, int64_t end) {
+                          for (int64_t i = begin; i < end; ++i) {
+                            Sum sum = 0;
+                            for (int64_t k = 0; k < n; ++k) {
+                              const int64_t at = i * n + (reverse ? n - 1 - k : k);
+                              const Sum v = wide(x[at]);
+                              y[at] = narrow(exclusive ? sum : sum + v);
+                              sum += v;
+                            }
+                          }
+                        });
+  // Neighbouring lines together, so that memory is met in order.
+  const int64_t blocks = (inner + kLines - 1) / kLines;
+  const int64_t work = std::max<int64_t>(1, n * std::min(inner, kLines));
+  parallel_for(threads, outer * blocks, 1 + 16384 / work, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b % blocks * kLines, lines = std::min(kLines, inner - first);
+      Sum sum[kLines] = {};
+      for (int64_t k = 0; k < n; ++k) {
+        const int64_t at = (b / blocks * n + (reverse ? n - 1 - k : k)) * inner + first;
+        const T* from = x + at;
+        T* to = y + at;
+        for (int64_t j = 0; j < lines; ++j) {
+          const Sum v = wide(from[j]);
+          to[j] = narrow(exclusive ? sum[j] : sum[j] + v);
+          sum[j] += v;
+        }
+      }
+    }
+  });
 }
 
 Kernel prepare(const KernelQuery& q) {
@@ -94,6 +114,7 @@ OpDef cum_sum_op() {
       .kernels = {{"cpu", "ref", nullptr, prepare}},
       .examples = {{.in = {f({2, 3, 4}), iconst({}, {1})}},
                    {.in = {f({2, 5}), iconst({}, {-1})}, .attrs = with(1, 0)},
+                   {.in = {f({2, 5, 70}), iconst({}, {1})}, .attrs = with(1, 1)},
                    {.in = {f({2, 5}), iconst({1}, {0})}, .attrs = with(0, 1)},
                    {.in = {f({2, 5}), iconst({}, {1})}, .attrs = with(1, 1)},
                    {.in = {ints({2, 5}, -9, 9), iconst({}, {1})}},

@@ -171,6 +171,10 @@ void norms(std::vector<PerfEntry>& t) {
       {"BatchNormalization",
        "",
        {{f(kImages), f({64}), f({64}), f({64}), f({64}, 0.5, 1.5)}, {{"training_mode", kOne}}}});
+  t.push_back({"BatchNormalization",
+               "rows",
+               {{f(kRows), f({1024}), f({1024}), f({1024}), f({1024}, 0.5, 1.5)},
+                {{"training_mode", kOne}}}});
   t.push_back({"MeanVarianceNormalization", "", {{f(kImages)}}});
   t.push_back({"LpNormalization", "last", {{f(kRows)}, axis(-1)}});
   t.push_back({"LpNormalization", "channels", {{f(kImages)}, axis(1)}});
