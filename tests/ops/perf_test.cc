@@ -202,7 +202,12 @@ class Measured {
     std::vector<ValueId> wanted;
     const PerValue<bool> reached = reaches(g_, {loss.id()});
     for (ValueId v : leaves)
-      if (PerValue<bool>(reached)[v]) wanted.push_back(v);
+      if (PerValue<bool>(reached)[v] && gradient_problems(g_, loss.id(), {v}).empty())
+        wanted.push_back(v);  // refused ones are no work
+    if (wanted.empty()) {
+      g_.clear_outputs();
+      return;
+    }
     const std::vector<ValueId> grads = differentiate(g_, loss.id(), wanted);
     g_.clear_outputs();
     for (size_t i = 0; i < grads.size(); ++i)
