@@ -13,7 +13,7 @@
 
 #include "graph/error.h"
 #include "ops/common/ref.h"
-#include "ops/common/simd.h"
+#include "ops/common/softmax_lines.h"
 #include "runtime/kernel.h"
 
 namespace ortrain::ops {
@@ -64,13 +64,8 @@ struct Lse {
 
 // One row of contiguous logits.
 ORTRAIN_SIMD Lse<float> lse_row(const float* x, int64_t n) {
-  float top = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : top)
-  for (int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += exp_down_f32(x[i] - top);
-  return {top, std::log(sum)};
+  const float top = row_top(x, n);
+  return {top, std::log(row_sum_exp(x, n, top))};
 }
 ORTRAIN_SIMD void softmax_scaled_row(const float* x, float* dx, int64_t n, Lse<float> lse,
                                      float scale, float shift) {
@@ -82,13 +77,8 @@ ORTRAIN_SIMD void softmax_scaled_row(const float* x, float* dx, int64_t n, Lse<f
 constexpr int64_t kBlock = 256;
 ORTRAIN_SIMD void lse_columns(const float* x, int64_t classes, int64_t inner, int64_t n, float* top,
                               float* rest) {
-  for (int64_t j = 0; j < n; ++j) top[j] = -std::numeric_limits<float>::infinity(), rest[j] = 0;
-  for (int64_t k = 0; k < classes; ++k)
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) top[j] = x[k * inner + j] > top[j] ? x[k * inner + j] : top[j];
-  for (int64_t k = 0; k < classes; ++k)
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) rest[j] += exp_down_f32(x[k * inner + j] - top[j]);
+  column_tops(x, classes, inner, n, top);
+  column_sums_exp(x, classes, inner, n, top, rest);
   for (int64_t j = 0; j < n; ++j) rest[j] = std::log(rest[j]);
 }
 // dx = softmax * mass - shift where the position counts, else 0.

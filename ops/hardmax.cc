@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "ops/common/movement.h"
+#include "ops/common/softmax_lines.h"
 
 namespace ortrain::ops {
 
@@ -16,22 +17,10 @@ void infer(InferCtx& c) {
   infer_same_as_first(c);
 }
 
-void adapt(RawNode& n) {
-  if (n.opset >= 13) return;
-  if (!n.attrs.has("axis")) n.attrs.set("axis", int64_t{1});
-  n.attrs.set("flatten", int64_t{1});
-}
-
 Kernel prepare(const KernelQuery& q) {
-  const Dims& dims = q.in[0].dims;
-  const int rank = q.in[0].rank();
-  const int axis = rank == 0 ? 0 : static_cast<int>(normalize_axis(q.attrs.i("axis", -1), rank));
-  const bool flatten = q.attrs.i("flatten", 0) != 0;
-  const int64_t outer = product(dims, 0, axis);
-  const int64_t n = rank == 0 ? 1 : product(dims, axis, flatten ? rank : axis + 1);
-  const int64_t inner = flatten || rank == 0 ? 1 : product(dims, axis + 1, rank);
+  const auto [outer, n, inner] = split_of(q.attrs, q.in[0].dims);
   return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
-    return {0, [=, threads = q.threads](const KernelArgs& a) {
+    return {0, [outer = outer, n = n, inner = inner, threads = q.threads](const KernelArgs& a) {
               parallel_for(threads, outer * inner, 1 + 8192 / std::max<int64_t>(1, n),
                            [&](int64_t begin, int64_t end) {
                              for (int64_t i = begin; i < end; ++i) {
@@ -61,7 +50,7 @@ void register_hardmax(OpTable& table) {
       .outputs = {"output"},
       .infer = infer,
       .grad = {no_grad("input")},
-      .adapt = adapt,
+      .adapt = adapt_flatten,
       .kernels = {{"cpu", "ref", nullptr, prepare}},
       .examples = {{.in = {f({3, 5})}},
                    {.in = {f({2, 3, 4})}, .attrs = {{"axis", int64_t{0}}}},

@@ -9,34 +9,15 @@
 
 #include "graph/error.h"
 #include "ops/common/ref.h"
-#include "ops/common/simd.h"
+#include "ops/common/softmax_lines.h"
 #include "runtime/kernel.h"
 
 namespace ortrain::ops {
 namespace {
 
-// x as [outer, width, inner], softmax along width.
-struct Split {
-  int64_t outer = 1, width = 1, inner = 1;
-};
-Split split_of(const Attrs& attrs, const Dims& dims) {
-  const int rank = static_cast<int>(dims.size());
-  Split s;
-  if (rank == 0) return s;
-  const int axis = normalize_axis(attrs.i("axis", -1), rank);
-  const bool flatten = attrs.i("flatten", 0) != 0;
-  for (int i = 0; i < rank; ++i) {
-    int64_t& slot = i < axis ? s.outer : (i == axis || flatten) ? s.width : s.inner;
-    slot *= dims[static_cast<size_t>(i)];
-  }
-  return s;
-}
-
 ORTRAIN_SIMD void softmax_rows(const float* x, float* y, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
-    float top = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < width; ++i) top = x[i] > top ? x[i] : top;
+    const float top = row_top(x, width);
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < width; ++i) {
@@ -61,13 +42,9 @@ ORTRAIN_SIMD void softmax_grad_rows(const float* y, const float* dy, float* dx, 
 
 ORTRAIN_SIMD void log_softmax_rows(const float* x, float* y, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
-    float top = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < width; ++i) top = x[i] > top ? x[i] : top;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; ++i) sum += exp_down_f32(x[i] - top);
-    const float rest = std::log(sum);  // taken off last: x may be so large that it would vanish
+    const float top = row_top(x, width);
+    const float rest = std::log(
+        row_sum_exp(x, width, top));  // taken off last: x may be so large that it would vanish
     for (int64_t i = 0; i < width; ++i) y[i] = x[i] - top - rest;
   }
 }
@@ -88,10 +65,8 @@ constexpr int64_t kColumns = 256;
 ORTRAIN_SIMD void softmax_columns(const float* x, float* y, int64_t width, int64_t inner,
                                   int64_t n) {
   float top[kColumns], sum[kColumns];
-  for (int64_t j = 0; j < n; ++j) top[j] = -std::numeric_limits<float>::infinity(), sum[j] = 0;
-  for (int64_t i = 0; i < width; ++i)
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) top[j] = x[i * inner + j] > top[j] ? x[i * inner + j] : top[j];
+  column_tops(x, width, inner, n, top);
+  for (int64_t j = 0; j < n; ++j) sum[j] = 0;
   for (int64_t i = 0; i < width; ++i)
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
@@ -108,13 +83,8 @@ ORTRAIN_SIMD void softmax_columns(const float* x, float* y, int64_t width, int64
 ORTRAIN_SIMD void log_softmax_columns(const float* x, float* y, int64_t width, int64_t inner,
                                       int64_t n) {
   float top[kColumns], sum[kColumns];
-  for (int64_t j = 0; j < n; ++j) top[j] = -std::numeric_limits<float>::infinity(), sum[j] = 0;
-  for (int64_t i = 0; i < width; ++i)
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) top[j] = x[i * inner + j] > top[j] ? x[i * inner + j] : top[j];
-  for (int64_t i = 0; i < width; ++i)
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) sum[j] += exp_down_f32(x[i * inner + j] - top[j]);
+  column_tops(x, width, inner, n, top);
+  column_sums_exp(x, width, inner, n, top, sum);
   for (int64_t j = 0; j < n; ++j) sum[j] = std::log(sum[j]);
   for (int64_t i = 0; i < width; ++i)
 #pragma omp simd
@@ -267,12 +237,6 @@ void infer(InferCtx& c) {
   infer_same_as_first(c);
 }
 
-void adapt(RawNode& n) {
-  if (n.opset >= 13) return;
-  if (!n.attrs.has("axis")) n.attrs.set("axis", int64_t{1});
-  n.attrs.set("flatten", int64_t{1});
-}
-
 std::vector<Example> forward_examples() {
   return {{.in = {f({3, 5})}},
           {.in = {f({2, 3, 4})}, .attrs = {{"axis", int64_t{1}}}},
@@ -303,7 +267,7 @@ void register_softmax(OpTable& table) {
       .outputs = {"output"},
       .infer = infer,
       .grad = {grad("input", softmax_gradient)},
-      .adapt = adapt,
+      .adapt = adapt_flatten,
       .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "simd", only_f32_rows, rows_forward<softmax_rows>},
@@ -317,7 +281,7 @@ void register_softmax(OpTable& table) {
       .outputs = {"output"},
       .infer = infer,
       .grad = {grad("input", log_softmax_gradient)},
-      .adapt = adapt,
+      .adapt = adapt_flatten,
       .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "simd", only_f32_rows, rows_forward<log_softmax_rows>},

@@ -27,44 +27,59 @@ void infer(InferCtx& c) {
   c.out(1, DType::kI64, out);
 }
 
-// Slices [outer, n, inner]; each thread orders positions in its own part of the workspace.
+// Slices [outer, n, inner], k of n wanted. Each thread orders its slices one after another in its
+// own part of the workspace, n elements of type E.
+struct Slices {
+  explicit Slices(const KernelQuery& q) : threads(q.threads), has_indices(q.has_out(1)) {
+    const int axis = normalize_axis(q.attrs.i("axis", -1), q.in[0].rank());
+    inner = product(q.in[0].dims, axis + 1, q.in[0].rank());
+    n = q.in[0].dims[static_cast<size_t>(axis)];
+    count = product(q.in[0].dims, 0, axis) * inner;
+    k = (q.has_out(0) ? q.out[0] : q.out[1]).dims[static_cast<size_t>(axis)];
+    pieces = count * n < 4096 ? 1 : std::min<int64_t>(q.threads, count);
+    largest = q.attrs.i("largest", 1) != 0;
+  }
+  template <class E>
+  size_t workspace() const {
+    return static_cast<size_t>(pieces * n) * sizeof(E);
+  }
+  // body(x, order, at): x and `order` (workspace) of a slice; its outputs begin at `at`.
+  template <class T, class E, class Body>
+  void each(const KernelArgs& a, Body&& body) const {
+    parallel_for(threads, pieces, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p)
+        for (int64_t s = count * p / pieces; s < count * (p + 1) / pieces; ++s)
+          body(a.x<T>(0) + s / inner * n * inner + s % inner, static_cast<E*>(a.workspace) + p * n,
+               s / inner * k * inner + s % inner);
+    });
+  }
+  // Writes the i-th of a slice: element `from` of it.
+  template <class T>
+  void put(const KernelArgs& a, const T* x, int64_t at, int64_t i, int64_t from) const {
+    if (a.out[0]) a.y<T>(0)[at + i * inner] = x[from * inner];
+    if (has_indices) a.y<int64_t>(1)[at + i * inner] = from;
+  }
+  int threads;
+  bool has_indices, largest = true;
+  int64_t inner = 1, n = 0, count = 0, k = 0, pieces = 1;
+};
+
 Kernel kernel(const KernelQuery& q) {
-  const int axis = normalize_axis(q.attrs.i("axis", -1), q.in[0].rank());
-  const int64_t inner = product(q.in[0].dims, axis + 1, q.in[0].rank());
-  const int64_t n = q.in[0].dims[static_cast<size_t>(axis)];
-  const int64_t slices = product(q.in[0].dims, 0, axis) * inner;
-  const TensorDesc& out = q.has_out(0) ? q.out[0] : q.out[1];
-  const int64_t k = out.dims[static_cast<size_t>(axis)];
-  const int64_t pieces = slices * n < 4096 ? 1 : std::min<int64_t>(q.threads, slices);
-  const bool has_indices = q.has_out(1);
-  return {static_cast<size_t>(pieces * n) * sizeof(int64_t),
-          [=, largest = q.attrs.i("largest", 1) != 0, threads = q.threads,
-           dtype = q.in[0].dtype](const KernelArgs& a) {
+  const Slices s(q);
+  return {s.workspace<int64_t>(), [s, dtype = q.in[0].dtype](const KernelArgs& a) {
             dispatch(dtype, [&]<class T>() {
               using N = Acc<T>;
-              const auto piece = [&](int64_t p) {
-                int64_t* order = static_cast<int64_t*>(a.workspace) + p * n;
-                for (int64_t s = slices * p / pieces; s < slices * (p + 1) / pieces; ++s) {
-                  const int64_t base = s / inner * n * inner + s % inner;
-                  const T* x = a.x<T>(0) + base;
-                  const auto before = [&](int64_t i, int64_t j) {
-                    const N u = static_cast<N>(x[i * inner]), v = static_cast<N>(x[j * inner]);
-                    const bool nan_u = u != u, nan_v = v != v;
-                    if (nan_u != nan_v) return largest == nan_u;
-                    if (u != v && !nan_u) return largest ? v < u : u < v;
-                    return i < j;
-                  };
-                  std::iota(order, order + n, int64_t{0});
-                  std::partial_sort(order, order + k, order + n, before);
-                  const int64_t to = s / inner * k * inner + s % inner;
-                  for (int64_t i = 0; i < k; ++i) {
-                    if (a.out[0]) a.y<T>(0)[to + i * inner] = x[order[i] * inner];
-                    if (has_indices) a.y<int64_t>(1)[to + i * inner] = order[i];
-                  }
-                }
-              };
-              parallel_for(threads, pieces, 1, [&](int64_t begin, int64_t end) {
-                for (int64_t p = begin; p < end; ++p) piece(p);
+              s.each<T, int64_t>(a, [&](const T* x, int64_t* order, int64_t at) {
+                const auto before = [&](int64_t i, int64_t j) {
+                  const N u = static_cast<N>(x[i * s.inner]), v = static_cast<N>(x[j * s.inner]);
+                  const bool nan_u = u != u, nan_v = v != v;
+                  if (nan_u != nan_v) return s.largest == nan_u;
+                  if (u != v && !nan_u) return s.largest ? v < u : u < v;
+                  return i < j;
+                };
+                std::iota(order, order + s.n, int64_t{0});
+                std::partial_sort(order, order + s.k, order + s.n, before);
+                for (int64_t i = 0; i < s.k; ++i) s.put(a, x, at, i, order[i]);
               });
             });
           }};
@@ -85,39 +100,20 @@ std::string reject_keys(const KernelQuery& q) {
 }
 
 Kernel keys_kernel(const KernelQuery& q) {
-  const int axis = normalize_axis(q.attrs.i("axis", -1), q.in[0].rank());
-  const int64_t inner = product(q.in[0].dims, axis + 1, q.in[0].rank());
-  const int64_t n = q.in[0].dims[static_cast<size_t>(axis)];
-  const int64_t slices = product(q.in[0].dims, 0, axis) * inner;
-  const TensorDesc& out = q.has_out(0) ? q.out[0] : q.out[1];
-  const int64_t k = out.dims[static_cast<size_t>(axis)];
-  const int64_t pieces = slices * n < 4096 ? 1 : std::min<int64_t>(q.threads, slices);
-  const bool has_indices = q.has_out(1);
-  return {static_cast<size_t>(pieces * n) * sizeof(uint64_t),
-          [=, largest = q.attrs.i("largest", 1) != 0, threads = q.threads](const KernelArgs& a) {
-            const auto piece = [&](int64_t p) {
-              uint64_t* keys = static_cast<uint64_t*>(a.workspace) + p * n;
-              for (int64_t s = slices * p / pieces; s < slices * (p + 1) / pieces; ++s) {
-                const float* x = a.x<float>(0) + s / inner * n * inner + s % inner;
-                for (int64_t i = 0; i < n; ++i)
-                  keys[i] = key_of(x[i * inner], static_cast<uint32_t>(i), largest);
-                if (k < n / 8) {
-                  std::partial_sort(keys, keys + k, keys + n, std::greater<>());
-                } else {
-                  if (k < n) std::nth_element(keys, keys + k, keys + n, std::greater<>());
-                  std::sort(keys, keys + k, std::greater<>());
-                }
-                const int64_t to = s / inner * k * inner + s % inner;
-                for (int64_t i = 0; i < k; ++i) {
-                  const auto at =
-                      static_cast<int64_t>(0xffffffffu - static_cast<uint32_t>(keys[i]));
-                  if (a.out[0]) a.y<float>(0)[to + i * inner] = x[at * inner];
-                  if (has_indices) a.y<int64_t>(1)[to + i * inner] = at;
-                }
+  const Slices s(q);
+  return {s.workspace<uint64_t>(), [s](const KernelArgs& a) {
+            s.each<float, uint64_t>(a, [&](const float* x, uint64_t* keys, int64_t at) {
+              for (int64_t i = 0; i < s.n; ++i)
+                keys[i] = key_of(x[i * s.inner], static_cast<uint32_t>(i), s.largest);
+              if (s.k < s.n / 8) {
+                std::partial_sort(keys, keys + s.k, keys + s.n, std::greater<>());
+              } else {
+                if (s.k < s.n) std::nth_element(keys, keys + s.k, keys + s.n, std::greater<>());
+                std::sort(keys, keys + s.k, std::greater<>());
               }
-            };
-            parallel_for(threads, pieces, 1, [&](int64_t begin, int64_t end) {
-              for (int64_t p = begin; p < end; ++p) piece(p);
+              for (int64_t i = 0; i < s.k; ++i)
+                s.put(a, x, at, i,
+                      static_cast<int64_t>(0xffffffffu - static_cast<uint32_t>(keys[i])));
             });
           }};
 }

@@ -19,18 +19,23 @@
 
 namespace ortrain::ops {
 
-// e^x, 1.3 ulp; 0 below -87.33 (no subnormal results), infinity above 88.72; NaN gives NaN.
-// Cody-Waite reduction and the minimax polynomial of Cephes' expf (S. L. Moshier).
-[[gnu::always_inline]] inline float exp_f32(float x) {
-  const float n = (x * 1.44269504f + 12582912.f) - 12582912.f;  // nearest integer of x / ln 2
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+// e^r for |r| <= ln(2) / 2: the minimax polynomial of Cephes' expf (S. L. Moshier).
+[[gnu::always_inline]] inline float exp_reduced_f32(float r) {
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
+  return p * r * r + r + 1.0f;
+}
+
+// e^x, 1.3 ulp; 0 below -87.33 (no subnormal results), infinity above 88.72; NaN gives NaN.
+// Cody-Waite reduction.
+[[gnu::always_inline]] inline float exp_f32(float x) {
+  const float n = (x * 1.44269504f + 12582912.f) - 12582912.f;  // nearest integer of x / ln 2
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float p = exp_reduced_f32(r);
   const float low = n < -126.f ? -126.f : n;
   const float c = low > 127.f ? 127.f : low;
   const float y = p * std::bit_cast<float>((static_cast<int32_t>(c) + 127) << 23);
@@ -46,13 +51,7 @@ namespace ortrain::ops {
   const float c = x < -87.33f ? -87.33f : x;
   const float t = c * 1.44269504f + 12582912.f, n = t - 12582912.f;
   const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
+  const float p = exp_reduced_f32(r);
   const float y = p * std::bit_cast<float>((std::bit_cast<uint32_t>(t) << 23) + 0x3f800000u);
   return x < -87.33f ? 0.f : y;
 }
