@@ -4,21 +4,14 @@
 #include <cstring>
 
 #include "graph/error.h"
+#include "ops/common/infer_shapes.h"
 #include "ops/common/movement.h"
 
 namespace ortrain::ops {
 namespace {
 
-DType dtype_attr(const Attrs& attrs, DType missing) {
-  if (!attrs.has("dtype")) return missing;
-  const std::string name = attrs.s("dtype", "");
-  const auto dtype = dtype_from_name(name);
-  if (!dtype) fail(ErrorCode::kUnsupported, "element type '", name, "'");
-  return *dtype;
-}
-
 HostTensor value_of(const Attrs& attrs) {
-  const DType dtype = dtype_attr(attrs, DType::kF32);
+  const DType dtype = type_attribute(attrs, "dtype", DType::kF32);
   const AttrValue* v = attrs.find("value");
   if (v && std::holds_alternative<int64_t>(*v) && !is_float(dtype))
     return HostTensor::scalar(std::get<int64_t>(*v)).cast(dtype);
@@ -53,7 +46,7 @@ Kernel constant_kernel(const KernelQuery& q) {
 
 void infer_eye(InferCtx& c) {
   if (c.rank(0) != 2) c.fail(cat("needs a matrix, got ", c.shape(0).str()));
-  c.out(0, dtype_attr(c.attrs(), c.dtype(0)), c.shape(0));
+  c.out(0, type_attribute(c.attrs(), "dtype", c.dtype(0)), c.shape(0));
 }
 
 Kernel eye_kernel(const KernelQuery& q) {

@@ -1,8 +1,8 @@
 // If, Loop, Scan and what their bodies are made of in the graph (graph/structure.h). Pass infer
 // dissolves them into plain nodes (graph/passes/unroll.h) before any kernel is asked for, so they
 // have neither kernels nor gradient rules: gradients are those of the nodes that they become.
-#include "graph/structure.h"
 #include "ops/common/ref.h"
+#include "ops/common/structural.h"
 
 namespace ortrain::ops {
 namespace {
@@ -10,20 +10,6 @@ namespace {
 void infer_gate(InferCtx& c) {
   infer_same_as_first(c);
   if (const auto contents = c.ints(0)) c.out_ints(0, *contents);
-}
-
-OpDef structural(std::string name, std::vector<std::string> inputs, std::vector<GradRule> rules,
-                 int since, std::string note) {
-  OpDef op;
-  op.name = std::move(name);
-  op.inputs = std::move(inputs);
-  op.outputs = {"outputs*"};
-  op.since = since;
-  op.infer = infer_dissolved;
-  op.grad = std::move(rules);
-  op.fold = false;
-  op.note = std::move(note);
-  return op;
 }
 
 }  // namespace

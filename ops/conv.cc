@@ -7,33 +7,16 @@
 #include "graph/error.h"
 #include "ops/common/checks.h"
 #include "ops/common/conv_kernels.h"
+#include "ops/common/infer_shapes.h"
 #include "ops/common/onednn.h"
 #include "ops/common/share_node.h"
 
 namespace ortrain::ops {
 namespace {
 
-int64_t group_of(const Attrs& a) { return a.i("group", 1); }
-
 void infer_conv(InferCtx& c) {
   same_floats(c, {0, 1, 2});
-  const Shape &x = c.shape(0), &w = c.shape(1);
-  if (x.rank() < 3 || w.rank() != x.rank())
-    c.fail(cat("input ", x.str(), " and weight ", w.str(), " must have equal rank 3 to 5"));
-  Dims kernel;
-  for (int i = 2; i < w.rank(); ++i) {
-    if (!w[i].is_const()) c.fail("the kernel extents must be known");
-    kernel.push_back(w[i].value());
-  }
-  const int64_t group = group_of(c.attrs());
-  const Dim channels = x[channel_axis(c.attrs(), x.rank())];
-  if (group < 1 || prove_equal(channels, w[1] * Dim(group)) == Tri::kNo)
-    c.fail(cat("input ", x.str(), " does not fit weight ", w.str(), " with ", group, " groups"));
-  if (w[0].is_const() && w[0].value() % group != 0)
-    c.fail(cat(w[0].str(), " output channels do not divide into ", group, " groups"));
-  c.out(0, c.dtype(0),
-        assemble(c.attrs(), x[0], w[0],
-                 window_output(c, spatial_dims(x, c.attrs()), kernel, /*ceil_mode=*/false)));
+  c.out(0, c.dtype(0), conv_shape(c, 0, 1));
 }
 void infer_grad_input(InferCtx& c) { c.out(0, c.dtype(0), Shape(c.attrs().ints("in_shape"))); }
 void infer_grad_weight(InferCtx& c) {

@@ -7,6 +7,7 @@
 // (round(x/s) - x/s) inside, times the clipped code minus the zero point outside, summed over the
 // elements that share the scale.
 #include "graph/error.h"
+#include "ops/common/infer_shapes.h"
 #include "ops/common/movement.h"
 #include "ops/common/quantize.h"
 #include "ops/common/share_node.h"
@@ -15,17 +16,12 @@
 namespace ortrain::ops {
 namespace {
 
-DType named_type(const Attrs& a, const char* name, DType missing) {
-  const auto d = dtype_from_name(a.s(name, name_of(missing)));
-  if (!d) fail(ErrorCode::kUnsupported, name, " '", a.s(name, ""), "'");
-  return *d;
-}
-
 // Inputs x, scale, zero? begin at `first`.
 struct Spec {
   Spec(const KernelQuery& q, size_t first)
-      : z(named_type(q.attrs, "dtype", DType::kU8),
-          named_type(q.attrs, "precision", q.in[first + 1].dtype), q.attrs.i("saturate", 1) != 0),
+      : z(type_attribute(q.attrs, "dtype", DType::kU8),
+          type_attribute(q.attrs, "precision", q.in[first + 1].dtype),
+          q.attrs.i("saturate", 1) != 0),
         map(q.attrs, q.in[first].dims, q.in[first + 1].dims),
         x(q.in[first].dtype),
         scale(q.in[first + 1].dtype),

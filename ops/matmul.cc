@@ -6,6 +6,7 @@
 // b with a batched a sums over the batch inside the product.
 #include <numeric>
 
+#include "ops/common/infer_shapes.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/ref.h"
 
@@ -43,22 +44,7 @@ void infer_matmul(InferCtx& c) {
   if (c.dtype(0) != c.dtype(1))
     c.fail(
         cat("operands have different types: ", name_of(c.dtype(0)), " and ", name_of(c.dtype(1))));
-  std::vector<Dim> a = c.shape(0).dims(), b = c.shape(1).dims();
-  if (a.empty() || b.empty()) c.fail("a scalar operand; MatMul takes rank 1 and higher");
-  if (c.attrs().i("trans_a", 0) && a.size() > 1) std::swap(a[a.size() - 1], a[a.size() - 2]);
-  if (c.attrs().i("trans_b", 0) && b.size() > 1) std::swap(b[b.size() - 1], b[b.size() - 2]);
-  const bool vector_a = a.size() == 1, vector_b = b.size() == 1;
-  if (vector_a) a.insert(a.begin(), Dim(1));
-  if (vector_b) b.push_back(Dim(1));
-  if (prove_equal(a.back(), b[b.size() - 2]) == Tri::kNo)
-    c.fail(cat("inner extents differ: ", c.shape(0).str(), " times ", c.shape(1).str()));
-  const auto batch = [](const std::vector<Dim>& d) {
-    return Shape(std::vector<Dim>(d.begin(), d.end() - 2));
-  };
-  Shape y = broadcast(batch(a), batch(b));
-  if (!vector_a) y.push_back(a[a.size() - 2]);
-  if (!vector_b) y.push_back(b.back());
-  c.out(0, c.dtype(0), std::move(y));
+  c.out(0, c.dtype(0), product_shape(c, 0, 1));
 }
 
 // --- gradient -----------------------------------------------------------------------------------

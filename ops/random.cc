@@ -13,18 +13,11 @@
 
 #include "graph/error.h"
 #include "ops/common/counter_random.h"
+#include "ops/common/infer_shapes.h"
 #include "ops/common/ref.h"
 
 namespace ortrain::ops {
 namespace {
-
-DType dtype_attr(const Attrs& attrs, DType missing) {
-  if (!attrs.has("dtype")) return missing;
-  const std::string name = attrs.s("dtype", "");
-  const auto dtype = dtype_from_name(name);
-  if (!dtype) fail(ErrorCode::kUnsupported, "element type '", name, "'");
-  return *dtype;
-}
 
 Shape shape_attr(InferCtx& c) {
   const std::vector<int64_t> dims = c.attrs().ints("shape");
@@ -37,23 +30,23 @@ Shape shape_attr(InferCtx& c) {
 // --- what the file says
 // ------------------------------------------------------------------------------------
 void infer_source(InferCtx& c) {
-  const DType dtype = dtype_attr(c.attrs(), DType::kF32);
+  const DType dtype = type_attribute(c.attrs(), "dtype", DType::kF32);
   if (!is_float(dtype)) c.fail(cat("random numbers of type ", name_of(dtype)));
   c.out(0, dtype, shape_attr(c));
 }
 void infer_like(InferCtx& c) {
-  const DType dtype = dtype_attr(c.attrs(), c.dtype(0));
+  const DType dtype = type_attribute(c.attrs(), "dtype", c.dtype(0));
   if (!is_float(dtype)) c.fail(cat("random numbers of type ", name_of(dtype)));
   c.out(0, dtype, c.shape(0));
 }
 void infer_bernoulli(InferCtx& c) {
-  const DType dtype = dtype_attr(c.attrs(), c.dtype(0));
+  const DType dtype = type_attribute(c.attrs(), "dtype", c.dtype(0));
   if (!is_float(c.dtype(0))) c.fail("probabilities must be floats");
   if (is_storage(dtype)) c.fail(cat("random numbers of type ", name_of(dtype)));
   c.out(0, dtype, c.shape(0));
 }
 void infer_multinomial(InferCtx& c) {
-  const DType dtype = dtype_attr(c.attrs(), DType::kI32);
+  const DType dtype = type_attribute(c.attrs(), "dtype", DType::kI32);
   const int64_t samples = c.attrs().i("sample_size", 1);
   if (dtype != DType::kI32 && dtype != DType::kI64) c.fail("dtype must be i32 or i64");
   if (c.rank(0) != 2 || !is_float(c.dtype(0))) c.fail("input must be floats [batch, classes]");
@@ -75,7 +68,7 @@ Expr drawn(Builder& b, const Node& n, Expr step, uint64_t seed) {
   const DType missing = name == "Multinomial" ? DType::kI32
                         : x                   ? g.value(x.id()).dtype
                                               : DType::kF32;
-  a.set("dtype", std::string(name_of(dtype_attr(a, missing))));
+  a.set("dtype", std::string(name_of(type_attribute(a, "dtype", missing))));
   if (name == "Bernoulli" || name == "Multinomial") return b.op("ortrain." + name, {x, step}, a);
   const bool normal = name.starts_with("RandomNormal");
   return b.op(normal ? "ortrain.RandomNormal" : "ortrain.RandomUniform", {step, x}, a);
@@ -96,9 +89,11 @@ std::vector<Expr> at_step_zero(Decompose& d) {
 // --- ours
 // ------------------------------------------------------------------------------------------------
 void infer_fill(InferCtx& c) {
-  c.out(0, dtype_attr(c.attrs(), DType::kF32), c.has(1) ? c.shape(1) : shape_attr(c));
+  c.out(0, type_attribute(c.attrs(), "dtype", DType::kF32), c.has(1) ? c.shape(1) : shape_attr(c));
 }
-void infer_of_first(InferCtx& c) { c.out(0, dtype_attr(c.attrs(), c.dtype(0)), c.shape(0)); }
+void infer_of_first(InferCtx& c) {
+  c.out(0, type_attribute(c.attrs(), "dtype", c.dtype(0)), c.shape(0));
+}
 
 Kernel uniform(const KernelQuery& q) {
   const double low = q.attrs.f("low", 0), span = q.attrs.f("high", 1) - low;

@@ -1,24 +1,16 @@
 // Sequences and optionals: lists of values that pass infer keeps and dissolves
 // (graph/passes/unroll.h). Positions and lengths must be known once sizes are bound. No kernels and
 // no gradient rules: what is taken from a list is the value itself.
-#include "graph/structure.h"
 #include "ops/common/ref.h"
+#include "ops/common/structural.h"
 
 namespace ortrain::ops {
 namespace {
 
 void add(OpTable& table, std::string name, std::vector<std::string> inputs, int since,
          std::vector<GradRule> rules = {}) {
-  OpDef op;
-  op.name = std::move(name);
-  op.inputs = std::move(inputs);
-  op.outputs = {"output*"};
-  op.since = since;
-  op.infer = infer_dissolved;
-  op.grad = std::move(rules);
-  op.fold = false;
-  op.note = "a list of values known once sizes are bound; positions must be constant";
-  table.add(std::move(op));
+  table.add(structural(std::move(name), std::move(inputs), std::move(rules), since,
+                       "a list of values known once sizes are bound; positions must be constant"));
 }
 
 }  // namespace
