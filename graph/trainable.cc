@@ -153,6 +153,9 @@ const char* const kBufferNames[] = {"position_ids",
 
 }  // namespace
 
+namespace {
+
+// Why a tensor that could train does not by default; "" when it does.
 std::string constant_reason(const Graph& g, ValueId v) {
   const Value& x = g.value(v);
   if (x.shape.rank() == 0) return "a scalar";
@@ -167,6 +170,28 @@ std::string constant_reason(const Graph& g, ValueId v) {
     return "the zeros that a recurrent layer starts from";
   if (mask_contents(*g.tensor(v))) return "looks like a mask by its contents";
   return {};
+}
+
+}  // namespace
+
+ParamInfo judge(const Graph& g, ValueId v, const StepSpec& spec, bool on_path,
+                const char* off_path) {
+  const std::string& name = g.value(v).name;
+  const auto known = g.params.find(v);
+  const auto answer = [&](bool trains, std::string reason) {
+    ParamInfo info = known == g.params.end() ? ParamInfo{} : known->second;
+    info.trainable = trains;
+    info.reason = std::move(reason);
+    return info;
+  };
+  const bool wanted = matches_any(spec.train, name);
+  if (matches_any(spec.freeze, name)) return answer(false, "frozen by --freeze");
+  if (!spec.train.empty() && !wanted) return answer(false, "not named by --train");
+  if (g.value(v).uses.empty()) return answer(false, "not used");
+  if (!on_path) return answer(false, off_path);
+  if (wanted) return answer(true, "named by --train");
+  const std::string reason = constant_reason(g, v);
+  return reason.empty() ? answer(true, "float data on a gradient path") : answer(false, reason);
 }
 
 std::string integer_weights(const Graph& g) {
@@ -200,20 +225,7 @@ void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& 
     const bool wanted = matches_any(spec.train, name), frozen = matches_any(spec.freeze, name);
     train_used |= wanted;
     freeze_used |= frozen;
-    ParamInfo& info = g.params[v];
-    info.trainable = false;
-    if (frozen)
-      info.reason = "frozen by --freeze";
-    else if (!spec.train.empty() && !wanted)
-      info.reason = "not named by --train";
-    else if (g.value(v).uses.empty())
-      info.reason = "not used";
-    else if (!path[v])
-      info.reason = "does not reach the loss";
-    else if (wanted)
-      info = {true, "named by --train", info.perm};
-    else if (info.reason = constant_reason(g, v); info.reason.empty())
-      info = {true, "float data on a gradient path", info.perm};
+    const ParamInfo info = g.params[v] = judge(g, v, spec, path[v], "does not reach the loss");
     if (wanted && !frozen && !info.trainable)
       insisted += cat(insisted.empty() ? "" : ", ", "'", name, "' (", info.reason, ")");
     const bool by_regex = frozen || (!spec.train.empty() && !wanted);

@@ -18,8 +18,11 @@ void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& 
 // Whether one of the (ECMAScript) regexes is found in the name. Throws Error(kUsage) on a bad one.
 bool matches_any(const std::vector<std::string>& regexes, std::string_view name);
 
-// Why a tensor that could train does not by default; "" when it does. `g` must be typed.
-std::string constant_reason(const Graph& g, ValueId param);
+// Whether a parameter of a typed graph trains, and why: spec.train and spec.freeze win, then use,
+// then the path (`on_path`: a gradient path leads from it to the roots; `off_path` says that there
+// is none), then what it looks like. Keeps the parameter's perm.
+ParamInfo judge(const Graph& g, ValueId param, const StepSpec& spec, bool on_path,
+                const char* off_path);
 
 // "2 tensors are stored as integers and stay frozen: ..." for data with axes behind a scale
 // (DequantizeLinear, MatMulNBits, QLinearConv); "" when there is none. Before folding.

@@ -46,17 +46,8 @@ std::vector<std::string> decide_without_loss(Graph& g, const StepSpec& spec) {
     if (is_float(g.value(v).dtype)) roots.push_back(v);
   PerValue<bool> path = reaches(g, roots);
   for (ValueId v : g.sources(Source::kParam)) {
-    ParamInfo& info = g.params[v];
-    const std::string& name = g.value(v).name;
-    info.reason = matches_any(spec.freeze, name)                          ? "frozen by --freeze"
-                  : !spec.train.empty() && !matches_any(spec.train, name) ? "not named by --train"
-                  : g.value(v).uses.empty()                               ? "not used"
-                  : !path[v] ? "no gradient path leads from it to an output"
-                             : constant_reason(g, v);
-    info.trainable = info.reason.empty();
-    if (!info.trainable) continue;
-    info.reason = "float data on a gradient path";
-    wanted.push_back(v);
+    g.params[v] = judge(g, v, spec, path[v], "no gradient path leads from it to an output");
+    if (g.params[v].trainable) wanted.push_back(v);
   }
   std::vector<std::string> problems;
   for (ValueId root : roots)

@@ -261,6 +261,8 @@ class OddFiles(Case):
         out = self.fine("grads", "m.onnx", "--data", "train.npz", "--precision", "fp64", "--check", "3", "--out", "g.npz")
         self.assertEqual(out.count("relative difference"), 4)
         self.refused(2, "--precision fp64", args=("grads", "m.onnx", "--data", "train.npz", "--check", "3", "--out", "g.npz"))
+
+
 class Inspect(Case):
     """What would train and what would not; every obstacle in one message, with exit status 1."""
 
@@ -278,6 +280,22 @@ class Inspect(Case):
         self.assertIn("67 parameters in 4 tensors train", done.stdout)
         done = self.run_it("inspect", "m.onnx", "--freeze", "w1")
         self.assertRegex(done.stdout, r"fixed +w1 .*frozen by --freeze")
+
+    def test_train_wins_over_looks_with_and_without_data(self):
+        mask = numpy_helper.from_array(np.ones(4, np.float32), "attn_mask")
+        mlp(self.model, [helper.make_node("Mul", ["x", "attn_mask"], ["m"], "mask"),
+                         helper.make_node("Gemm", ["m", "w2", "b2"], ["logits"], "fc2", transB=1)], extra=[mask])
+        w2 = numpy_helper.from_array(np.ones((3, 4), np.float32), "w2")
+        model = onnx.load(self.model)
+        for t in model.graph.initializer:
+            if t.name == "w2":
+                t.CopyFrom(w2)
+        onnx.save(model, self.model)
+        for extra in ((), ("--data", "train.npz")):
+            done = self.run_it("inspect", "m.onnx", *extra)
+            self.assertRegex(done.stdout, r"attn_mask .*looks like a buffer", done.stderr)
+            done = self.run_it("inspect", "m.onnx", "--train", "mask", *extra)
+            self.assertRegex(done.stdout, r"train +attn_mask .*named by --train", done.stderr)
 
     def test_obstacles_without_data(self):
         self.obstacles()
