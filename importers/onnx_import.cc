@@ -413,57 +413,60 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
     state_uses_.push_back({n, i, s.is_main() ? site_of(p.doc_string()) : -1});
 }
 
+// The constant tensor that a node of the main graph reads as its only input, when the export could
+// put a tensor in the node's place; else kNone.
+ValueId Importer::replaceable_input(const onnx::NodeProto& p, const Scope& s) const {
+  if (!s.is_main() || p.input_size() != 1 || p.output_size() != 1) return kNone;
+  const Named* from = find(s, p.input(0));
+  if (!from || from->kind != Named::Kind::kTensor || output_names_.count(p.output(0)) ||
+      site_of(p.doc_string()) < 0)
+    return kNone;
+  return from->id;
+}
+
+// The node's output is a tensor of the file from here on; the export writes it in the node's place.
+void Importer::become_tensor(const onnx::NodeProto& p, HostTensor t, Scope& s) {
+  TensorSlot slot{.where = TensorSlot::Where::kNode,
+                  .site = site_of(p.doc_string()),
+                  .dtype = t.dtype(),
+                  .dims = t.dims()};
+  const ValueId own = graph.add_param(std::move(t), unique_name(p.output(0)));
+  slot.name = graph.value(own).name;
+  slots.push_back(std::move(slot));
+  define(s, p.output(0), {.id = own});
+}
+
 // Identity of an initializer that others read too, all elements equal: an exporter found two equal
 // tensors and kept one (the TorchScript exporter of PyTorch does so). It becomes a tensor again.
 bool Importer::add_untied(const onnx::NodeProto& p, Scope& s) {
-  if (!options_.untie || !s.is_main() || p.input_size() != 1 || p.output_size() != 1) return false;
-  const Named* from = find(s, p.input(0));
-  if (!from || from->kind != Named::Kind::kTensor || from->id == kNone) return false;
-  const Value& v = graph.value(from->id);
-  if (v.source != Source::kParam || reads_[p.input(0)] < 2 || output_names_.count(p.output(0)))
+  const ValueId from = options_.untie ? replaceable_input(p, s) : kNone;
+  if (from == kNone || graph.value(from).source != Source::kParam || reads_[p.input(0)] < 2)
     return false;
-  const HostTensor t = graph.tensor(from->id)->share();
-  const int site = site_of(p.doc_string());
-  if (!all_elements_equal(t) || site < 0) return false;
-  const ValueId own = graph.add_param(t.share(), unique_name(p.output(0)));
-  slots.push_back({.name = graph.value(own).name,
-                   .where = TensorSlot::Where::kNode,
-                   .site = site,
-                   .dtype = t.dtype(),
-                   .dims = t.dims()});
+  const HostTensor t = graph.tensor(from)->share();
+  if (!all_elements_equal(t)) return false;
   untied_.push_back(p.output(0));
-  define(s, p.output(0), {.id = own});
+  become_tensor(p, t.share(), s);
   return true;
 }
 
 // ConstantOfShape with a fixed shape that layers read as their weight: how some files (light
 // models) leave out the numbers. It becomes a tensor of the file.
 bool Importer::add_filled(const onnx::NodeProto& p, Scope& s) {
-  if (!s.is_main() || p.input_size() != 1 || p.output_size() != 1) return false;
-  const Named* from = find(s, p.input(0));
-  if (!from || from->kind != Named::Kind::kTensor || from->id == kNone) return false;
-  const Value& v = graph.value(from->id);
-  const int site = site_of(p.doc_string());
-  if (v.source != Source::kConst || v.dtype != DType::kI64 || site < 0 ||
-      output_names_.count(p.output(0)) || reads_[p.output(0)] == 0 ||
+  const ValueId from = replaceable_input(p, s);
+  if (from == kNone || graph.value(from).source != Source::kConst ||
+      graph.value(from).dtype != DType::kI64 || reads_[p.output(0)] == 0 ||
       weight_reads_[p.output(0)] != reads_[p.output(0)])
     return false;
   Attrs attrs;
   if (!read_attributes(p, p.output(0), s, attrs)) return false;
   const DType dtype = dtype_from_name(attrs.s("dtype", "f32")).value_or(DType::kUndefined);
-  const Dims dims = graph.tensor(from->id)->as_ints();
+  const Dims dims = graph.tensor(from)->as_ints();
   if (!is_float(dtype) || dims.empty() || (filled_ += element_count(dims)) > kMostFilled)
     return false;
   HostTensor t(dtype, dims);
   const double fill = attrs.f("value", 0);
   for (int64_t i = 0; i < t.count(); ++i) t.set_double(i, fill);
-  const ValueId own = graph.add_param(std::move(t), unique_name(p.output(0)));
-  slots.push_back({.name = graph.value(own).name,
-                   .where = TensorSlot::Where::kNode,
-                   .site = site,
-                   .dtype = dtype,
-                   .dims = dims});
-  define(s, p.output(0), {.id = own});
+  become_tensor(p, std::move(t), s);
   return true;
 }
 

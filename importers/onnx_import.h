@@ -89,6 +89,8 @@ class Importer {
   void add_op(const onnx::NodeProto& p, const std::string& origin, Scope& s);
   bool add_untied(const onnx::NodeProto& p, Scope& s);
   bool add_filled(const onnx::NodeProto& p, Scope& s);
+  ValueId replaceable_input(const onnx::NodeProto& p, const Scope& s) const;
+  void become_tensor(const onnx::NodeProto& p, HostTensor t, Scope& s);
   std::vector<int> order(const Nodes& nodes) const;
   const Named* find(const Scope& s, const std::string& name) const;
   Named read(const Scope& s, const std::string& name, const std::string& reader) const;
