@@ -128,9 +128,8 @@ void Unroll::process(NodeId n) {
     for (ValueId v : g_.node(n).inputs)
       if (v != kNone && failed_.contains(v)) return give_up();
   if (is_structural(op) || op.name == kGateOp) {
-    const Handler h = handler(op);
-    if (h) ++dissolved;
-    if (h) {
+    if (const Handler h = handler(op)) {
+      ++dissolved;
       ++inside_;
       (this->*h)(n);
       --inside_;

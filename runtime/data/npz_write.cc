@@ -65,19 +65,17 @@ std::string end_records(uint64_t entries, uint64_t start, uint64_t size) {
   return h.out;
 }
 
-// The numpy type that holds every value of a type without one of its own.
-DType numpy_type(DType d) {
-  if (d == DType::kBF16 || is_storage_float(d)) return DType::kF32;
-  return d == DType::kI4 || d == DType::kI2   ? DType::kI8
-         : d == DType::kU4 || d == DType::kU2 ? DType::kU8
-                                              : d;
+// The tensor in the numpy type that holds all its values, where its own has none.
+HostTensor for_numpy(const HostTensor& t) {
+  const DType d = t.dtype();
+  if (d == DType::kBF16 || is_storage_float(d)) return t.cast(DType::kF32);
+  if (d == DType::kI4 || d == DType::kI2) return t.cast(DType::kI8);
+  if (d == DType::kU4 || d == DType::kU2) return t.cast(DType::kU8);
+  return t.share();
 }
 
 Written write_entry(AtomicFile& file, const std::string& name, const HostTensor& tensor) {
-  const DType kind = numpy_type(tensor.dtype());
-  HostTensor widened;
-  if (kind != tensor.dtype()) widened = tensor.cast(kind);
-  const HostTensor& t = widened.owns() ? widened : tensor;
+  const HostTensor t = for_numpy(tensor);
   Written w{name + ".npy", 0, 0, file.offset()};
   const std::string header =
       npy_header(t.dtype(), t.dims(), w.offset + kLocalHeader + w.name.size() + kLocalExtra);
@@ -114,10 +112,7 @@ void write_npz(const std::string& path, std::initializer_list<NpzEntry> entries)
 }
 
 void write_npy(const std::string& path, const HostTensor& tensor) {
-  const DType kind = numpy_type(tensor.dtype());
-  HostTensor widened;
-  if (kind != tensor.dtype()) widened = tensor.cast(kind);
-  const HostTensor& t = widened.owns() ? widened : tensor;
+  const HostTensor t = for_numpy(tensor);
   AtomicFile file(path);
   file.write(npy_header(t.dtype(), t.dims(), 0));
   file.write(t.raw(), t.bytes());
