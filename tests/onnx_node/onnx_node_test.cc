@@ -21,16 +21,13 @@
 #include <sstream>
 
 #include "graph/error.h"
-#include "graph/pipeline.h"
 #include "importers/onnx.h"
 #include "importers/onnx_tensor.h"
 #include "ops/all_ops.h"
 #include "ortrain_test_paths.h"
-#include "runtime/evaluate.h"
-#include "runtime/executor.h"
-#include "runtime/plan.h"
 #include "tests/onnx_node/node_case.h"
 #include "tests/onnx_node/node_report.h"
+#include "tests/ops/run_model.h"
 
 namespace ortrain::test {
 namespace {
@@ -54,59 +51,18 @@ onnx::ModelProto with_constants(const NodeCase& c, Known known, std::vector<bool
   return m;
 }
 
-std::vector<HostTensor> run_model(const NodeCase& c, const std::string& folder, Known known,
-                                  bool reference, const OpTable& ops) {
+std::map<std::string, HostTensor> run_case_as(const NodeCase& c, const std::string& folder,
+                                              Known known, bool reference, const OpTable& ops) {
   std::vector<bool> is_constant;
   const std::string bytes = with_constants(c, known, is_constant).SerializeAsString();
   const auto file = OnnxFile::parse(std::as_bytes(std::span(bytes)), folder, ops);
   StepSpec spec;
   spec.mode = Mode::kPredict;
   spec.file_modes = true;
-  std::map<std::string, const void*> data;
-  for (size_t i = 0; i < c.inputs.size(); ++i) {
-    const auto& [name, tensor] = c.inputs[i];
-    if (is_constant[i]) continue;
-    spec.input_dims[name] = tensor.dims();
-    data[name] = tensor.raw();
-  }
-  CompileResult compiled = compile(file->graph(), spec, {.evaluate = make_evaluator()});
-  ParamStore store;
-  const Plan plan = make_plan(compiled.graph, store, {.reference = reference});
-  Arena arena;
-  arena.reserve(plan.arena_bytes);
-  arena.allocate();
-  Executor executor(plan, arena);
-  std::vector<const void*> inputs;
-  for (const PlanTensor& t : plan.inputs) inputs.push_back(data.at(t.name));
-  executor.run(inputs);
-  std::vector<HostTensor> out;
-  for (const auto& [name, tensor] : c.outputs) {
-    const int i = plan.output(name);
-    if (i < 0) fail(ErrorCode::kModel, "the plan has no output '", name, "'");
-    out.push_back(executor.output(i).clone());
-  }
-  return out;
-}
-
-// onnx.backend.test's rule: |got - want| <= atol + rtol |want|, its defaults; "" = equal.
-std::string difference(const HostTensor& got, const HostTensor& want) {
-  constexpr double kRtol = 1e-3, kAtol = 1e-7;
-  if (got.dtype() != want.dtype())
-    return cat("type ", name_of(got.dtype()), ", expected ", name_of(want.dtype()));
-  if (got.dims() != want.dims())
-    return cat("shape ", Shape(got.dims()).str(), ", expected ", Shape(want.dims()).str());
-  for (int64_t i = 0; i < got.count(); ++i) {
-    if (!is_float(got.dtype()) && !is_storage_float(got.dtype())) {
-      if (got.as_int(i) != want.as_int(i))
-        return cat("element ", i, " is ", got.as_int(i), ", expected ", want.as_int(i));
-      continue;
-    }
-    const double a = got.as_double(i), b = want.as_double(i);
-    const bool equal = (std::isnan(a) && std::isnan(b)) || a == b ||
-                       std::abs(a - b) <= kAtol + kRtol * std::abs(b);
-    if (!equal) return cat("element ", i, " is ", a, ", expected ", b);
-  }
-  return "";
+  std::map<std::string, const HostTensor*> data;
+  for (size_t i = 0; i < c.inputs.size(); ++i)
+    if (!is_constant[i]) data[c.inputs[i].first] = &c.inputs[i].second;
+  return run_model(file->graph(), spec, data, reference);
 }
 
 struct Outcome {
@@ -127,11 +83,11 @@ Outcome run_case(const fs::path& folder, const OpTable& ops) {
   for (Known known : {Known::kNone, Known::kIntegers, Known::kAllButFirst, Known::kAll}) {
     try {
       for (const bool reference : {false, true}) {
-        const std::vector<HostTensor> got = run_model(c, folder.string(), known, reference, ops);
-        for (size_t i = 0; i < got.size(); ++i)
-          if (const std::string d = difference(got[i], c.outputs[i].second); !d.empty())
+        const auto got = run_case_as(c, folder.string(), known, reference, ops);
+        for (const auto& [name, want] : c.outputs)
+          if (const std::string d = difference(got, name, want); !d.empty())
             return {Outcome::kFailed,
-                    cat("output ", i, reference ? " (reference kernels): " : ": ", d)};
+                    cat("output '", name, reference ? "' (reference kernels): " : "': ", d)};
       }
       return {};
     } catch (const Error& e) {

@@ -7,14 +7,11 @@
 #include <map>
 
 #include "graph/error.h"
-#include "graph/pipeline.h"
 #include "importers/onnx.h"
 #include "ortrain_test_paths.h"
 #include "runtime/data/npz.h"
-#include "runtime/evaluate.h"
-#include "runtime/executor.h"
-#include "runtime/plan.h"
 #include "tests/ops/interpreter.h"
+#include "tests/ops/run_model.h"
 
 namespace ortrain::test {
 namespace {
@@ -41,26 +38,15 @@ std::map<std::string, Case> read_cases() {
   return cases;
 }
 
-std::map<std::string, HostTensor> run_model(const Case& c) {
+std::map<std::string, HostTensor> run_case(const Case& c) {
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(c.model.raw()),
                                          c.model.bytes());
   const auto file = OnnxFile::parse(bytes, ".", all_ops());
   StepSpec spec;
   spec.mode = Mode::kPredict;
-  for (const auto& [name, t] : c.in) spec.input_dims[name] = t.dims();
-  CompileResult compiled = compile(file->graph(), spec, {.evaluate = make_evaluator()});
-  ParamStore store;
-  const Plan plan = make_plan(compiled.graph, store, {});
-  Arena arena;
-  arena.reserve(plan.arena_bytes);
-  arena.allocate();
-  Executor executor(plan, arena);
-  std::vector<const void*> inputs;
-  for (const PlanTensor& t : plan.inputs) inputs.push_back(c.in.at(t.name).raw());
-  executor.run(inputs);
-  std::map<std::string, HostTensor> out;
-  for (const auto& [name, want] : c.out) out[name] = executor.output(plan.output(name)).clone();
-  return out;
+  std::map<std::string, const HostTensor*> in;
+  for (const auto& [name, t] : c.in) in[name] = &t;
+  return run_model(file->graph(), spec, in);
 }
 
 void expect_close(const HostTensor& got, const HostTensor& want, double tolerance,
@@ -82,7 +68,7 @@ TEST(Contrib, AgreesWithOnnxruntime) {
   for (const auto& [name, c] : cases) {
     SCOPED_TRACE(name);
     try {
-      const std::map<std::string, HostTensor> got = run_model(c);
+      const std::map<std::string, HostTensor> got = run_case(c);
       for (const auto& [output, want] : c.out)
         expect_close(got.at(output), want, 2e-5, name + " " + output);
     } catch (const Error& e) {
@@ -189,22 +175,11 @@ TEST(Contrib, BiasDropoutTrains) {
   StepSpec spec;
   spec.mode = Mode::kPredict;
   spec.file_modes = true;
-  CompileResult compiled = compile(g, spec, {.evaluate = make_evaluator()});
-  ParamStore store;
-  const Plan plan = make_plan(compiled.graph, store, {});
-  Arena arena;
-  arena.reserve(plan.arena_bytes);
-  arena.allocate();
-  Executor executor(plan, arena);
   HostTensor x(DType::kF32, {4, 50}), b(DType::kF32, {50}), r(DType::kF32, {4, 50});
   for (int64_t i = 0; i < 200; ++i) x.set_double(i, 1), r.set_double(i, 10);
   for (int64_t i = 0; i < 50; ++i) b.set_double(i, 2);
-  std::vector<const void*> inputs;
-  for (const PlanTensor& t : plan.inputs)
-    inputs.push_back(t.name == "x" ? x.raw() : t.name == "b" ? b.raw() : r.raw());
-  executor.run(inputs);
-  const HostTensor y = executor.output(plan.output("y")).clone(),
-                   mask = executor.output(plan.output("mask")).clone();
+  const auto out = run_model(g, spec, {{"x", &x}, {"b", &b}, {"r", &r}});
+  const HostTensor &y = out.at("y"), &mask = out.at("mask");
   int64_t kept = 0;
   for (int64_t i = 0; i < 200; ++i) {
     EXPECT_EQ(y.as_double(i), mask.as_int(i) ? 16 : 10) << i;

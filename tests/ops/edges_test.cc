@@ -18,9 +18,8 @@
 #include "ortrain_test_paths.h"
 #include "runtime/data/npz.h"
 #include "runtime/evaluate.h"
-#include "runtime/executor.h"
-#include "runtime/plan.h"
 #include "tests/ops/interpreter.h"
+#include "tests/ops/run_model.h"
 
 namespace ortrain::test {
 namespace {
@@ -186,20 +185,11 @@ TEST(Row27, SpelledOutCrossEntropyIsFinite) {
       all_ops());
   StepSpec spec;
   spec.mode = Mode::kGrads;
-  CompileResult compiled = compile(g, spec, {.evaluate = make_evaluator()});
-  ParamStore store;
-  const Plan plan = make_plan(compiled.graph, store, {});
-  Arena arena;
-  arena.reserve(plan.arena_bytes);
-  arena.allocate();
-  Executor executor(plan, arena);
   const HostTensor x = HostTensor::of<float>({2, 2}, {1, 0, 1, 1}),
                    target = HostTensor::of<float>({2, 3}, {0, 1, 0, 0, 0, 1});
-  std::vector<const void*> inputs;
-  for (const PlanTensor& t : plan.inputs) inputs.push_back(t.name == "x" ? x.raw() : target.raw());
-  executor.run(inputs);
-  EXPECT_NEAR(executor.output(plan.output("loss")).as_double(0), 250 + 272.5, 1e-3);
-  const HostTensor dw = executor.output(plan.output("grad/w")).clone();
+  const auto out = run_model(g, spec, {{"x", &x}, {"target", &target}});
+  EXPECT_NEAR(out.at("loss").as_double(0), 250 + 272.5, 1e-3);
+  const HostTensor& dw = out.at("grad/w");
   const double want[6] = {2, -1, -1, 1, 0, -1};  // x^T (softmax - target)
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(dw.as_double(i), want[i], 1e-6) << i;
 }

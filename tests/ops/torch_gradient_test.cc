@@ -5,9 +5,8 @@
 // The cases are made by tests/golden/ops/make_ops.py (manifest.json, cases.safetensors). A case's
 // model is extended by the loss sum(y * dy); its inputs x* become parameters. Outputs, loss and
 // gradients must agree to 1e-9 of the element plus 1e-11 of the tensor's largest; integers and
-// infinities exactly. pending.txt names operators or cases that are refused as yet (Error
-// kUnsupported); they are reported as skipped, and fail here once they are supported. The forward
-// pass is repeated in f32, f16 and bf16 with the precision of the type.
+// infinities exactly. The forward pass is repeated in f32, f16 and bf16 with the precision of the
+// type.
 #include <gtest/gtest.h>
 #include <onnx/onnx-ml.pb.h>
 #include <ortrain_test_paths.h>
@@ -26,10 +25,8 @@
 #include "importers/onnx.h"
 #include "importers/onnx_tensor.h"
 #include "runtime/data/safetensors.h"
-#include "runtime/evaluate.h"
-#include "runtime/executor.h"
-#include "runtime/plan.h"
 #include "tests/ops/interpreter.h"
+#include "tests/ops/run_model.h"
 
 namespace ortrain::test {
 namespace {
@@ -60,14 +57,6 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-std::set<std::string> read_pending() {
-  std::set<std::string> out;
-  std::ifstream in(folder() / "pending.txt");
-  for (std::string line; std::getline(in, line);)
-    if (!line.empty() && line[0] != '#') out.insert(line);
-  return out;
-}
-
 Tensors tensors_of(const Case& c) {
   static const data::ArrayFile file =
       data::open_safetensors((folder() / "cases.safetensors").string());
@@ -76,11 +65,6 @@ Tensors tensors_of(const Case& c) {
     if (a.name.starts_with(c.name + ":"))
       out[a.name.substr(c.name.size() + 1)] = a.tensor().clone();
   return out;
-}
-
-bool is_pending(const Case& c) {
-  static const std::set<std::string> pending = read_pending();
-  return pending.contains(c.op) || pending.contains(c.name);
 }
 
 onnx::ModelProto model_of(const Tensors& t) {
@@ -174,25 +158,9 @@ std::map<std::string, HostTensor> run(const onnx::ModelProto& m, const Tensors& 
     spec.loss.kind = "graph";
     spec.train = {"^x"};
   }
-  for (const auto& input : m.graph().input())
-    spec.input_dims[input.name()] = t.at(input.name()).dims();
-  CompileResult compiled = compile(file->graph(), spec, {.evaluate = make_evaluator()});
-  ParamStore store;
-  const Plan plan = make_plan(compiled.graph, store, {.reference = reference});
-  Arena arena;
-  arena.reserve(plan.arena_bytes);
-  arena.allocate();
-  Executor executor(plan, arena);
-  std::vector<const void*> inputs;
-  for (const PlanTensor& p : plan.inputs) {
-    ORTRAIN_CHECK(p.dtype == t.at(p.name).dtype(), "inputs of a case are no floats but dy");
-    inputs.push_back(t.at(p.name).raw());
-  }
-  executor.run(inputs);
-  std::map<std::string, HostTensor> out;
-  for (size_t i = 0; i < plan.outputs.size(); ++i)
-    out[plan.outputs[i].name] = executor.output(static_cast<int>(i)).clone();
-  return out;
+  std::map<std::string, const HostTensor*> inputs;
+  for (const auto& [name, x] : t) inputs[name] = &x;
+  return run_model(file->graph(), spec, inputs, reference);
 }
 
 void expect_same(const HostTensor& got, const HostTensor& want, const std::string& what) {
@@ -304,7 +272,7 @@ TEST_P(TorchGradient, Agrees) {
   inputs_to_parameters(forward, t);
   onnx::ModelProto training = forward;
   add_loss(training, t);
-  if (!c.train && !is_pending(c)) {
+  if (!c.train) {
     compare_in(t, forward, DType::kF32, 1e-5);
     compare_in(t, forward, DType::kF16, 1e-2);
     compare_in(t, forward, DType::kBF16, 5e-2);
@@ -313,10 +281,7 @@ TEST_P(TorchGradient, Agrees) {
     SCOPED_TRACE(cat(c.name, reference ? ", reference kernels" : ", preferred kernels"));
     try {
       compare(c, t, forward, training, reference);
-      EXPECT_FALSE(is_pending(c)) << "it is supported: take it off pending.txt";
     } catch (const Error& e) {
-      if (is_pending(c) && e.code() == ErrorCode::kUnsupported)
-        GTEST_SKIP() << "pending: " << c.name << ": " << e.what();
       ADD_FAILURE() << e.what();
     }
   }
@@ -326,20 +291,13 @@ INSTANTIATE_TEST_SUITE_P(Ops, TorchGradient, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.label; });
 
 TEST(TorchGradientManifest, CoversTheOperators) {
-  std::set<std::string> ops, standard, pending;
-  size_t count = 0;
+  std::set<std::string> ops, standard;
   for (const Case& c : cases()) {
-    if (is_pending(c)) {
-      pending.insert(c.name);
-      continue;
-    }
-    ++count;
     ops.insert(c.op);
     if (c.op.find('.') == std::string::npos) standard.insert(c.op);
   }
-  std::printf("PyTorch's gradients: %zu operators (%zu of ai.onnx), %zu cases, %zu pending\n",
-              ops.size(), standard.size(), count, pending.size());
-  for (const std::string& name : pending) std::printf("pending: %s\n", name.c_str());
+  std::printf("PyTorch's gradients: %zu operators (%zu of ai.onnx), %zu cases\n", ops.size(),
+              standard.size(), cases().size());
   EXPECT_GE(ops.size(), 150u);
   // The other checks of an operator derive from its own record; this one does not.
   for (const OpDef* op : all_ops().all()) {
