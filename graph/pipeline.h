@@ -63,7 +63,9 @@ struct StepSpec {
       input_dims;  // bound shapes by input name; symbols are derived from them too
   LossSpec loss;
   OptimizerSpec optimizer;
-  DType compute = DType::kF32;  // kF64 for checking
+  DType compute = DType::kF32;       // of parameters, states and the loss; kF64 for checking
+  DType narrow = DType::kUndefined;  // kBF16, kF16: what cast_precision computes in
+  bool tf32 = false;                 // products of numbers rounded to tf32
   uint64_t seed = 0;
   std::string batch_norm = "train";  // train | frozen
   bool file_modes = false;  // norms and dropout do what their training_mode in the file says, in
