@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-NEWEST = 26
+NEWEST = 27
 rng = np.random.default_rng(7)
 cases, failed = [], []
 versions = {}
@@ -446,6 +446,17 @@ for v in forms("QuantizeLinear", 10):
     add("DequantizeLinear", v, deq, {}, reference("DequantizeLinear", 21, deq, {}))
     if v >= 13:
         add("QuantizeLinear", v, [q, Const(f(3, low=.02, high=.1)), Const(np.zeros(3, np.int8))], {"axis": 1}, tag="_axis")
+
+# --- state along the sequence
+heads = {"q_num_heads": 2, "kv_num_heads": 1}
+qkv, past = [f(1, 3, 4), f(1, 3, 2), f(1, 3, 2)], f(1, 1, 2, 2)
+decay, beta = f(1, 3, 1, low=-1, high=0), f(1, 3, 1, low=0, high=1)
+for rule, more in (("linear", []), ("gated", [decay]), ("delta", [None, beta]), ("gated_delta", [decay, beta])):
+    every("LinearAttention", lambda v: (qkv + [past] + more, {**heads, "update_rule": rule}), outputs=2, tag=f"_{rule}")
+conv = [f(2, 3, 4), f(3, 1, 3), f(3), f(2, 3, 2)]
+for activation in ("none", "silu", "swish"):
+    every("CausalConvWithState", lambda v: (conv, {"activation": activation}), outputs=2, tag=f"_{activation}")
+every("CausalConvWithState", lambda v: (conv[:2], {}), outputs=2)
 
 out = helper.make_model(helper.make_graph(cases, "opset forms", [], []), producer_name="make_opsets.py")
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "opsets.onnx"), "wb") as file:
