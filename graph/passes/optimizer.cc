@@ -3,12 +3,14 @@
 //
 // Takes the outputs "grad/NAME" that autodiff left and replaces them by "loss", "lr" (f64) and,
 // when clipping, "grad_norm". Parameters are updated in buckets of about 4 MB, in the order in
-// which their gradients become ready. A step that is not finite changes no state at all (I14): the
-// update kernels read `apply`, and running statistics pass through a select.
+// which their gradients become ready, by the rules of optimizer_rules.h. A step that is not finite
+// changes no state at all (I14): the update kernels read `apply`, and running statistics pass
+// through a select.
 #include <algorithm>
 
 #include "graph/error.h"
 #include "graph/op_def.h"
+#include "graph/passes/optimizer_rules.h"
 #include "graph/passes/passes.h"
 #include "graph/trainable.h"
 
@@ -17,32 +19,16 @@ namespace {
 
 constexpr size_t kBucketBytes = size_t{4} << 20;
 
-struct Slot {
-  ValueId param, grad;
-  size_t ready = 0;  // position of the gradient's producer
-};
-
 class OptimizerBuilder {
  public:
   OptimizerBuilder(Graph& g, PassContext& ctx)
-      : g_(g), ctx_(ctx), spec_(ctx.spec.optimizer), b_(g, "optimizer") {}
+      : g_(g), ctx_(ctx), spec_(ctx.spec.optimizer), rules_(g, ctx), b_(g, "optimizer") {}
 
   void build() {
-    if (spec_.name != "sgd" && spec_.name != "adam" && spec_.name != "adamw")
-      fail(ErrorCode::kUsage, "optimizer '", spec_.name,
-           "' is unknown; there are sgd, adam, adamw");
-    if (spec_.schedule != "constant" && spec_.schedule != "linear" && spec_.schedule != "cosine")
-      fail(ErrorCode::kUsage, "schedule '", spec_.schedule,
-           "' is unknown; there are constant, linear, cosine");
     take_gradients();
     loss_ = b_.wrap(g_.outputs()[0]);
     step_ = b_.wrap(step_state(g_));
-    lr_ = b_.op("ortrain.LearningRate", {step_},
-                {{"schedule", spec_.schedule},
-                 {"lr", spec_.lr},
-                 {"min_lr", spec_.min_lr},
-                 {"warmup_steps", spec_.warmup_steps},
-                 {"total_steps", spec_.total_steps}});
+    lr_ = rules_.learning_rate(step_);
     clip();
     std::vector<Expr> tested{loss_};
     if (norm_) tested.push_back(norm_);
@@ -75,14 +61,14 @@ class OptimizerBuilder {
       slots_.push_back({v, grad, n == kNone ? 0 : position[static_cast<size_t>(n)]});
     }
     std::stable_sort(slots_.begin(), slots_.end(),
-                     [](const Slot& a, const Slot& b) { return a.ready < b.ready; });
+                     [](const GradSlot& a, const GradSlot& b) { return a.ready < b.ready; });
   }
 
   // As torch.nn.utils.clip_grad_norm_: every gradient times min(1, max_norm / (norm + 1e-6)).
   void clip() {
     if (spec_.clip_norm <= 0) return;
     std::vector<Expr> grads;
-    for (const Slot& s : slots_) grads.push_back(b_.wrap(s.grad));
+    for (const GradSlot& s : slots_) grads.push_back(b_.wrap(s.grad));
     norm_ = b_.op("ortrain.GlobalNorm", grads);
     const Expr ratio = spec_.clip_norm / (norm_ + 1e-6);
     clip_scale_ = b_.op("Min", {ratio, b_.scalar(ratio.dtype(), 1)});
@@ -99,28 +85,13 @@ class OptimizerBuilder {
     }
   }
 
-  double weight_decay(ValueId param) const {
-    const bool norm_bias =
-        std::count(spec_.no_decay.begin(), spec_.no_decay.end(), "norm_bias") > 0;
-    if (norm_bias && g_.value(param).shape.rank() <= 1) return 0;
-    std::vector<std::string> regexes = spec_.no_decay;
-    std::erase(regexes, "norm_bias");
-    return matches_any(regexes, g_.value(param).name) ? 0 : spec_.weight_decay;
-  }
-
-  ValueId state_like(ValueId param, const char* suffix) {
-    const Value& p = g_.value(param);
-    const std::string name = p.name + "/" + suffix;
-    return g_.add_state(HostTensor(p.dtype, p.shape.values()), name);
-  }
-
   void update_parameters() {
-    std::vector<Slot> bucket;
+    std::vector<GradSlot> bucket;
     size_t bytes = 0;
-    for (const Slot& s : slots_) {
+    for (const GradSlot& s : slots_) {
       const size_t size = g_.tensor(s.param)->bytes();
-      if (!bucket.empty() && (bytes + size > kBucketBytes ||
-                              g_.value(s.param).dtype != g_.value(bucket[0].param).dtype)) {
+      if (!bucket.empty() &&
+          (bytes + size > kBucketBytes || !rules_.same_bucket(s.param, bucket[0].param))) {
         update(bucket);
         bucket.clear();
         bytes = 0;
@@ -131,50 +102,17 @@ class OptimizerBuilder {
     if (!bucket.empty()) update(bucket);
   }
 
-  void update(const std::vector<Slot>& bucket) {
-    const bool sgd = spec_.name == "sgd";
-    std::vector<Expr> inputs{lr_, step_, apply_, clip_scale_};
-    std::vector<double> decay;
-    std::vector<ValueId> targets;  // what each output replaces
-    for (const Slot& s : bucket) {
-      std::vector<ValueId> states;
-      if (!sgd) states = {state_like(s.param, "exp_avg"), state_like(s.param, "exp_avg_sq")};
-      if (sgd && spec_.momentum != 0) states = {state_like(s.param, "momentum")};
-      inputs.push_back(b_.wrap(s.param));
-      inputs.push_back(b_.wrap(s.grad));
-      targets.push_back(s.param);
-      for (ValueId v : states) {
-        inputs.push_back(b_.wrap(v));
-        targets.push_back(v);
-      }
-      decay.push_back(weight_decay(s.param));
-    }
-    Attrs attrs{{"weight_decay", decay}};
-    if (sgd) {
-      attrs.set("momentum", spec_.momentum);
-      attrs.set("dampening", spec_.dampening);
-      attrs.set("nesterov", int64_t{spec_.nesterov});
-    } else {
-      attrs.set("beta1", spec_.beta1);
-      attrs.set("beta2", spec_.beta2);
-      attrs.set("eps", spec_.eps);
-      attrs.set("decoupled", int64_t{spec_.name == "adamw"});
-    }
-    Builder b(g_,
-              cat(g_.value(bucket[0].param).name, bucket.size() > 1 ? "..." : "", "|optimizer"));
-    const char* op = !sgd                  ? "ortrain.AdamW"
-                     : spec_.momentum != 0 ? "ortrain.SGDMomentum"
-                                           : "ortrain.SGD";
-    const std::vector<Expr> next = b.ops(op, inputs, attrs, static_cast<int>(targets.size()));
-    for (size_t i = 0; i < targets.size(); ++i) g_.add_update(targets[i], next[i].id());
+  void update(const std::vector<GradSlot>& bucket) {
+    rules_.update({lr_, step_, apply_, clip_scale_}, bucket);
     ++buckets_;
   }
 
   Graph& g_;
   PassContext& ctx_;
   const OptimizerSpec& spec_;
+  OptimizerRules rules_;
   Builder b_;
-  std::vector<Slot> slots_;
+  std::vector<GradSlot> slots_;
   Expr loss_, step_, lr_, norm_, clip_scale_, apply_;
   int buckets_ = 0;
 };
