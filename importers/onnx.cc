@@ -36,6 +36,7 @@ class Strip {
   }
   void node(onnx::NodeProto& n) const {
     n.clear_doc_string();
+    n.clear_metadata_props();
     for (auto& a : *n.mutable_attribute()) {
       a.clear_doc_string();
       if (n.op_type() == "Constant" && a.name() == "value_floats") a.clear_floats();
@@ -139,6 +140,7 @@ const std::map<std::string, std::string>& OnnxFile::metadata() const { return st
 const std::string& OnnxFile::hash() const { return state_->hash; }
 const std::vector<std::string>& OnnxFile::problems() const { return state_->notes; }
 const std::string& OnnxFile::path() const { return state_->path; }
+const ImportOptions& OnnxFile::options() const { return state_->options; }
 
 void OnnxFile::drop_pages(const HostTensor& tensor) const {
   if (tensor.owns()) return;
@@ -169,6 +171,8 @@ std::unique_ptr<OnnxFile> OnnxFile::load(std::unique_ptr<State> state, const OpT
   importer.run();
   s.graph = std::make_unique<Graph>(std::move(importer.graph));
   s.slots = std::move(importer.slots);
+  s.ties = std::move(importer.ties);
+  s.options = options;
   s.notes = std::move(importer.notes);
   for (const auto& e : model.metadata_props()) s.metadata[e.key()] = e.value();
   s.hash = structure_hash(model, s.index, s.file, s.slots);

@@ -24,6 +24,10 @@ struct ImportOptions {
   // Equal scales, biases or statistics that an exporter merged behind Identity nodes, or into one
   // input of several nodes, become tensors of their own again (only where all elements are equal).
   bool untie = true;
+  // "off"; "auto": the head's copy of an embedding table is the table again; "A=B,...": tensor B is
+  // A (equal contents, or transposed ones). Tied tensors are one parameter, written to both places.
+  std::string tie = "off";
+  bool operator==(const ImportOptions&) const = default;
 };
 
 class OnnxFile {
@@ -48,6 +52,7 @@ class OnnxFile {
   // What the importer decided and the user should know, one sentence each.
   const std::vector<std::string>& problems() const;
   const std::string& path() const;
+  const ImportOptions& options() const;  // as it was opened
   // Takes the pages of a tensor that is a view into the file (or its data files) out of this
   // process's memory, once it has been copied elsewhere; it stays readable. Nothing for others.
   void drop_pages(const HostTensor& tensor) const;

@@ -472,10 +472,46 @@ class Export {
 
 }  // namespace
 
+namespace {
+
+HostTensor transposed(const HostTensor& t) {
+  const int64_t rows = t.dims()[0], columns = t.dims()[1];
+  HostTensor out(t.dtype(), {columns, rows});
+  const size_t size = size_of(t.dtype());
+  const auto* from = static_cast<const std::byte*>(t.raw());
+  auto* to = static_cast<std::byte*>(out.mutable_raw());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      std::memcpy(to + static_cast<size_t>(c * rows + r) * size,
+                  from + static_cast<size_t>(r * columns + c) * size, size);
+  return out;
+}
+
+}  // namespace
+
 void OnnxFile::export_model(const std::string& path, const ValueOf& value,
                             const std::map<std::string, std::string>& extra_metadata) const {
   State& s = *state_;  // data files may be opened
-  Export(s.file, s.index, s.external, s.slots, s.path).run(path, value, extra_metadata);
+  std::map<std::string, const HostTensor*> values;
+  std::map<std::string, bool> changed;  // by the tensor that the file has for several
+  for (const TensorSlot& slot : s.slots) {
+    const HostTensor* v = value ? value(slot.name) : nullptr;
+    values[slot.name] = v;
+    if (v) changed[slot.split_from.empty() ? slot.name : slot.split_from] = true;
+  }
+  for (const TensorSlot& slot : s.slots)
+    if (!slot.split_from.empty() && !values[slot.name] && changed.contains(slot.split_from))
+      values[slot.name] = s.graph->tensor(s.graph->find(slot.name));
+  std::vector<HostTensor> turned;
+  turned.reserve(s.ties.size());
+  for (const TensorTie& t : s.ties) {
+    const HostTensor* v = values[t.original];
+    if (v && t.transposed) v = &turned.emplace_back(transposed(*v));
+    values[t.copy] = v;
+  }
+  Export(s.file, s.index, s.external, s.slots, s.path)
+      .run(
+          path, [&](const std::string& name) { return values[name]; }, extra_metadata);
 }
 
 }  // namespace ortrain

@@ -16,6 +16,8 @@ struct OnnxFile::State {
   DataFiles external;
   std::unique_ptr<Graph> graph;
   std::vector<TensorSlot> slots;
+  std::vector<TensorTie> ties;
+  ImportOptions options;
   std::map<std::string, std::string> metadata;
   std::string hash;
   std::vector<std::string> notes;

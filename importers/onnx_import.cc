@@ -16,17 +16,6 @@ namespace {
 constexpr int64_t kMostNodes = 300'000, kMostNameBytes = int64_t{1} << 29;
 constexpr int64_t kMostFilled = int64_t{1} << 28;  // elements of weights given as one number
 
-// Whether the operator's record has a weight or running statistics at input i.
-bool takes_weight(const OpDef& def, int i) {
-  if (def.ew != Ew::kNone || i == 0 || i >= static_cast<int>(def.inputs.size())) return false;
-  if (std::count(def.state_inputs.begin(), def.state_inputs.end(), i)) return true;
-  std::string name = def.inputs[static_cast<size_t>(i)];
-  if (name.ends_with('?')) name.pop_back();
-  for (const char* weight : {"W", "R", "B", "C", "scale", "Scale"})
-    if (name == weight) return true;
-  return false;
-}
-
 std::string shown_domain(const std::string& d) { return d.empty() ? "ai.onnx" : d; }
 
 // Names that the bodies of control-flow attributes read; they may come from the enclosing graph.
@@ -55,6 +44,16 @@ std::string list_names(const std::vector<std::string>& names, size_t most) {
   for (size_t i = 0; i < names.size() && i < most; ++i) s += (i ? ", '" : "'") + names[i] + "'";
   if (names.size() > most) s += cat(" and ", names.size() - most, " more");
   return s;
+}
+
+bool takes_weight(const OpDef& def, int i) {
+  if (def.ew != Ew::kNone || i == 0 || i >= static_cast<int>(def.inputs.size())) return false;
+  if (std::count(def.state_inputs.begin(), def.state_inputs.end(), i)) return true;
+  std::string name = def.inputs[static_cast<size_t>(i)];
+  if (name.ends_with('?')) name.pop_back();
+  for (const char* weight : {"W", "R", "B", "C", "scale", "Scale"})
+    if (name == weight) return true;
+  return false;
 }
 
 bool all_elements_equal(const HostTensor& t) {
@@ -110,10 +109,8 @@ void Importer::run() {
   throw_problems();
   add_outputs(main);
   settle_states();
+  repair();
   settle_constants();
-  if (!untied_.empty())
-    notes.push_back(
-        cat("the exporter had merged equal tensors; separate again: ", list_names(untied_, 20)));
 }
 
 // --- inputs, initializers, outputs
@@ -409,6 +406,7 @@ void Importer::add_op(const onnx::NodeProto& p, const std::string& origin, Scope
     if (!raw.wanted[static_cast<size_t>(i)] || i >= p.output_size()) continue;
     define_value(s, p.output(i), graph.add_output(n, i));
   }
+  if (s.is_main() && site_of(p.doc_string()) >= 0) protos_[n] = &p;
   for (int i : def->state_inputs)
     state_uses_.push_back({n, i, s.is_main() ? site_of(p.doc_string()) : -1});
 }
@@ -444,8 +442,9 @@ bool Importer::add_untied(const onnx::NodeProto& p, Scope& s) {
     return false;
   const HostTensor t = graph.tensor(from)->share();
   if (!all_elements_equal(t)) return false;
-  untied_.push_back(p.output(0));
   become_tensor(p, t.share(), s);
+  slots.back().split_from = graph.value(from).name;
+  merged_[graph.value(from).name].push_back(p.output(0));
   return true;
 }
 
@@ -498,7 +497,8 @@ void Importer::settle_states() {
                        .site = site,
                        .input = input,
                        .dtype = t.dtype(),
-                       .dims = t.dims()});
+                       .dims = t.dims(),
+                       .split_from = graph.value(v).name});
       notes.push_back(cat("'", graph.value(v).name, "' serves ", graph.describe(n),
                           " as running state and other nodes too; it was split off"));
       continue;

@@ -37,7 +37,18 @@ struct TensorSlot {
   int input = -1;
   DType dtype = DType::kUndefined;
   Dims dims;
+  // The tensor that stands for this one in the file too, until they differ: once one of the two has
+  // a new value, both are written.
+  std::string split_from = {};
 };
+
+// `copy` is `original` (transposed): one parameter in the graph, two tensors in the file.
+struct TensorTie {
+  std::string copy, original;
+  bool transposed = false;
+};
+
+class TorchNotes;
 
 class Importer {
  public:
@@ -46,6 +57,7 @@ class Importer {
   void run();
   Graph graph;
   std::vector<TensorSlot> slots;
+  std::vector<TensorTie> ties;
   std::vector<std::string> notes;
 
  private:
@@ -105,6 +117,17 @@ class Importer {
   void settle_states();
   void settle_constants();
 
+  // onnx_repair.cc: what exporters break
+  void repair();
+  std::string separate_name(const TorchNotes& torch, const onnx::NodeProto& node,
+                            const std::string& merged, const std::string& fallback);
+  void separate_merged(const TorchNotes& torch);
+  void tell_separated();
+  void tie(ValueId original, ValueId copy, bool transposed);
+  void find_twins(bool join);
+  void tie_named(const std::string& text);
+  void tell_folded(const TorchNotes& torch);
+
   // onnx_values.cc: tensors, constants, attributes
   Named add_tensor(const onnx::TensorProto& t, const std::string& name, bool exported);
   bool add_constant(const onnx::NodeProto& p, const std::string& origin, Scope& s);
@@ -150,7 +173,9 @@ class Importer {
   int64_t filled_ = 0;                                 // elements of filled weights so far
   std::set<std::string> output_names_, source_names_;
   std::vector<std::string> reasons_;
-  std::vector<std::string> untied_;
+  std::map<std::string, std::vector<std::string>> merged_;     // tensor -> those it stood for
+  std::unordered_map<NodeId, const onnx::NodeProto*> protos_;  // of the main graph's plain nodes
+  std::set<std::string> node_names_;                           // of all outputs of its nodes
   std::vector<StateUse> state_uses_;
   std::vector<std::pair<std::string, std::vector<std::string>>> problems_;  // text -> node names
   int64_t nodes_seen_ = 0, name_bytes_ = 0;
@@ -160,5 +185,7 @@ std::string full_op_name(const std::string& domain, const std::string& op);
 // "'a', 'b', 'c' and 12 more"
 std::string list_names(const std::vector<std::string>& names, size_t most);
 bool all_elements_equal(const HostTensor& t);
+// Whether the operator's record has a weight or running statistics at input i.
+bool takes_weight(const OpDef& def, int i);
 
 }  // namespace ortrain

@@ -43,9 +43,7 @@ Kind child(Kind kind, uint32_t field) {
              : field == 10 ? Kind::kDrop  // doc_string
                            : Kind::kNone;
     case Kind::kNode:
-      return field == 5                 ? Kind::kAttribute
-             : field == 6 || field == 9 ? Kind::kDrop  // doc_string, metadata_props
-                                        : Kind::kNone;
+      return field == 5 ? Kind::kAttribute : field == 6 ? Kind::kDrop : Kind::kNone;  // doc_string
     case Kind::kAttribute:
       return field == 5 || field == 10    ? Kind::kTensor
              : field == 6 || field == 11  ? Kind::kGraph
@@ -100,6 +98,7 @@ class Indexer {
         out.tensors[site].is_external = f.value == 1;
       if (kind == Kind::kAttribute && f.number == 7) add_data(out.messages[site].data, f, false);
       if (kind == Kind::kModel && f.number == 14) out.metadata.push_back({f.begin, f.end});
+      if (kind == Kind::kNode && f.number == 9 && !wanted_note(f)) continue;
       const Kind inner = f.type == wire::kBytes ? child(kind, f.number) : Kind::kNone;
       if (inner == Kind::kDrop) continue;
       if (inner == Kind::kNone) {
@@ -118,6 +117,14 @@ class Indexer {
   }
 
  private:
+  // Of the notes that PyTorch's exporter leaves at each node, those that onnx_torch.h reads.
+  bool wanted_note(const wire::Field& f) const {
+    const std::string_view text(
+        reinterpret_cast<const char*>(file_.data()) + f.payload,
+        f.type == wire::kBytes ? std::min<size_t>(f.end - f.payload, 48) : 0);
+    return text.find("pkg.torch.onnx.fx_node") != text.npos ||
+           text.find("rewriter.rule_name") != text.npos;
+  }
   void copy(size_t begin, size_t end, std::string& to) const {
     to.append(reinterpret_cast<const char*>(file_.data()) + begin, end - begin);
   }

@@ -1,8 +1,6 @@
 // canonicalize: one form for the passes after it. Drops Identity (a parameter behind it is used
 // itself, so tied weights are one), applies the training-mode policy that operators state for
 // themselves (OpDef::training_policy), folds what that made constant.
-#include <algorithm>
-
 #include "graph/error.h"
 #include "graph/op_def.h"
 #include "graph/passes/passes.h"
@@ -13,38 +11,6 @@ namespace ortrain {
 namespace {
 
 bool identity(const Node& n) { return n.op && n.op->ew == Ew::kIdentity; }
-
-// Exporters merge equal initializers and reach the others through Identity. Scales and biases that
-// start all-equal are then one tensor although the model had several.
-void tell_merged(const Graph& g, PassContext& ctx) {
-  int merged = 0;
-  std::string groups;
-  for (ValueId v : g.sources(Source::kParam)) {
-    if (g.value(v).shape.rank() != 1 || g.tensor(v)->count() < 2 || !uniform_contents(*g.tensor(v)))
-      continue;
-    std::vector<NodeId> users;
-    std::string names = g.describe_value(v);
-    int aliases = 0;
-    for (NodeId n : g.value(v).uses) {
-      if (!identity(g.node(n))) {
-        users.push_back(n);
-        continue;
-      }
-      const Value& alias = g.value(g.node(n).outputs[0]);
-      users.insert(users.end(), alias.uses.begin(), alias.uses.end());
-      names += " = " + g.describe_value(g.node(n).outputs[0]);
-      ++aliases;
-    }
-    std::sort(users.begin(), users.end());
-    users.erase(std::unique(users.begin(), users.end()), users.end());
-    if (aliases == 0 || users.size() < 2) continue;
-    merged += aliases + 1;
-    if (groups.size() < 400) groups += (groups.empty() ? "" : "; ") + names;
-  }
-  if (merged > 0)
-    ctx.messages.push_back(
-        cat(merged, " tensors look merged by the exporter; trained as one: ", groups));
-}
 
 int drop_identities(Graph& g) {
   int dropped = 0;
@@ -86,7 +52,6 @@ int apply_policy(Graph& g, const StepSpec& spec) {
 
 void pass_canonicalize(Graph& g, PassContext& ctx) {
   const bool training = ctx.spec.mode == Mode::kTrain || ctx.spec.mode == Mode::kGrads;
-  if (training) tell_merged(g, ctx);
   const int dropped = drop_identities(g);
   const int applied = apply_policy(g, ctx.spec);
   g.erase_dead();

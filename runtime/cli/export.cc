@@ -58,7 +58,7 @@ void export_trained(const Context& c, const ParamStore& store, const data::Datas
           return &(kept[name] = store.get(name));
         },
         metadata);
-    const auto again = OnnxFile::open(draft, c.ops);
+    const auto again = OnnxFile::open(draft, c.ops, c.file->options());
     if (again->hash() != c.file->hash())
       fail(ErrorCode::kModel, "the exported model has another structure than ", c.model_path);
     run_once(c, *again, sample);

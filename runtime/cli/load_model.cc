@@ -27,6 +27,10 @@ void load_model(Context& c) {
   for (const auto& [key, value] : c.line.flags)
     if (key == "config") c.config.read_toml_file(value);
   for (const auto& [key, value] : c.line.flags) c.config.set(key, value, "--" + key);
+  ImportOptions options;
+  options.untie = c.config.text("untie") == "on";
+  options.tie = c.config.text("tie");
+  if (!(options == ImportOptions{})) c.file = OnnxFile::open(c.model_path, c.ops, options);
 }
 
 }  // namespace ortrain::cli

@@ -31,20 +31,6 @@ TEST(Canonicalize, AParameterBehindIdentityIsUsedItself) {
             "output %3 \"y\"\n");
 }
 
-TEST(Canonicalize, SaysWhenTheExporterMergedTensors) {
-  const std::string text =
-      "input %0:f32[2] \"x\"\nparam %1:f32[2] \"ln1.weight\" = {1, 1}\n"
-      "%2 = Identity(%1) #i\n%3 = Identity(%1) #j\n%4 = Mul(%0, %1) #a\n%5 = Mul(%4, %2) #b\n"
-      "%6 = Mul(%5, %3) #c\noutput %6 \"y\"\n";
-  Graph g = mini::typed(text);
-  const auto ran = mini::run_pass(pass_canonicalize, g, mode(Mode::kTrain));
-  ASSERT_EQ(ran.messages.size(), 1u);
-  EXPECT_THAT(ran.messages[0],
-              HasSubstr("3 tensors look merged by the exporter; trained as one: 'ln1.weight'"));
-  g = mini::typed(text);
-  EXPECT_TRUE(mini::run_pass(pass_canonicalize, g, mode(Mode::kPredict)).messages.empty());
-}
-
 TEST(Canonicalize, TrainingUpdatesRunningStateAndKeepsDropout) {
   const std::string text = mini::after(pass_canonicalize, kNorm, mode(Mode::kTrain));
   EXPECT_EQ(text,
