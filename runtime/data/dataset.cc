@@ -261,7 +261,8 @@ void Dataset::check_labels(const std::string& name, int64_t classes, int64_t ign
     const std::string position =
         per_sample > 1 ? cat(", position ", i % per_sample) : std::string();
     fail(ErrorCode::kData, where_, ", array '", name, "', sample ", i / per_sample, position,
-         ": label ", value, "; expected 0 to ", classes - 1, " or the ignored ", ignore_index);
+         ": label ", value, "; expected 0 to ", classes - 1, " (", classes,
+         " classes) or the ignored ", ignore_index);
   }
 }
 
