@@ -39,21 +39,45 @@ struct LossSpec {
   int64_t blank = 0;  // ctc: the class that means nothing
 };
 
+// Parameters that are updated in their own way; the first group whose regex is found in a name
+// counts.
+struct ParamGroup {
+  std::string regex;
+  double lr = -1;            // negative: the run's; the schedule scales it alike
+  double lr_factor = 1;      // times the run's
+  double weight_decay = -1;  // negative: the run's; no_decay still wins
+};
+
 // PyTorch's meanings and defaults, unless the name says otherwise.
 struct OptimizerSpec {
-  std::string name = "adamw";  // sgd, adam, adamw
+  std::string name = "adamw";  // sgd, adam, adamw, adagrad, rmsprop, lamb, lion, adafactor, muon
   double lr = 1e-3;
   double momentum = 0, dampening = 0;
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  double weight_decay = 0;  // L2 into the gradient for sgd and adam, decoupled for adamw
+  bool amsgrad = false;                                     // adam, adamw
+  double alpha = 0.99;                                      // rmsprop
+  bool centered = false;                                    // rmsprop
+  double lr_decay = 0, initial_accumulator_value = 0;       // adagrad
+  double beta2_decay = -0.8, eps1 = 0, eps2 = 1e-3, d = 1;  // adafactor; eps1 0: the dtype's
+  int64_t ns_steps = 5;                                     // muon: Newton-Schulz
+  std::string adjust_lr_fn = "match_rms_adamw";             // muon; original, spectral_unclamped
+  double weight_decay = 0;  // L2 into the gradient for sgd, adam, adagrad, rmsprop; else decoupled
   std::vector<std::string>
       no_decay;  // regexes over parameter names; the special word "norm_bias" = 1-D parameters
+  std::vector<ParamGroup> groups;
+  double layer_lr_decay = 1;          // lr factor from each layer to the one before it
   double clip_norm = 0;               // global norm; 0 = off
-  std::string schedule = "constant";  // constant, linear, cosine
+  double clip_value = 0;              // largest magnitude of a gradient, after clip_norm; 0 = off
+  double ema = 0;                     // decay of averages "P/ema" of the parameters; 0 = none
+  std::string schedule = "constant";  // ortrain.LearningRate says what there is
   int64_t warmup_steps = 0,
           total_steps = 0;  // linear warm-up from 0; decay reaches min_lr at total_steps
   double min_lr = 0;
+  double power = 1;                                                 // polynomial
+  int64_t step_size = 0;                                            // step
+  double gamma = 0.1;                                               // step
+  double pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;  // one_cycle
 };
 
 struct StepSpec {
@@ -130,8 +154,10 @@ CompileResult compile(const Graph& source, const StepSpec& spec,
 // what does not fit.
 Binding bind_inputs(const Graph& source, const std::map<std::string, Dims>& input_dims);
 
-// Names of what the optimizer keeps for parameter P: "P/exp_avg", "P/exp_avg_sq", "P/momentum"; the
-// step counter is "ortrain/step" (i64 scalar, number of updates applied).
+// Names of what the optimizer keeps for parameter P: "P/" and PyTorch's name ("P/exp_avg"; sgd:
+// "P/momentum"), and "P/ema"; the step counter is "ortrain/step" (i64 scalar, number of updates
+// applied).
 inline constexpr const char* kStepName = "ortrain/step";
+inline constexpr const char* kEmaSuffix = "/ema";
 
 }  // namespace ortrain

@@ -1,281 +1,151 @@
-// ortrain.AdamW, ortrain.SGD and ortrain.SGDMomentum: the update of many parameters as one pass
-// over memory.
+// ortrain.SGD, SGDMomentum, AdamW, AdamWMax (amsgrad), Adagrad, RMSprop (four of them: with or
+// without momentum and centering) and Lion: the update of many parameters as one pass over memory.
 //
-// Formulas are torch.optim's. `step` is the number of updates applied before this one; `lr` is a
-// scalar of any float type; with apply = false nothing changes, bit for bit. Work is split over the
-// total of all tensors. Meant to run in place (outputs are the inputs' memory); else it copies.
-#include <algorithm>
+// Formulas are torch.optim's; Lion's are those of Chen et al. 2023. Inputs, outputs and the
+// attributes that all share: ops/common/update_groups.h. Work is split over the total of all
+// tensors of a node. Meant to run in place; else it copies.
 #include <cmath>
-#include <cstring>
 
 #include "graph/error.h"
-#include "ops/common/optim_simd.h"
-#include "runtime/kernel.h"
+#include "ops/common/update_groups.h"
 
 namespace ortrain::ops {
 
 namespace {
 
-constexpr size_t kFixed = 4;  // lr, step, apply, clip_scale? before the groups
-constexpr int kInplaceGroups = 1024;
-
-double read_scalar(const void* p, DType dtype) {
-  switch (dtype) {
-    case DType::kF64: return *static_cast<const double*>(p);
-    case DType::kF32: return static_cast<double>(*static_cast<const float*>(p));
-    default: return 0;
-  }
-}
-
-// The inputs of a group: p, g, then states; its outputs: p, then the states.
-struct Groups {
-  size_t inputs = 4, outputs = 3, count = 0;
-  DType dtype = DType::kF32, lr = DType::kF64, clip = DType::kUndefined;
-  std::vector<int64_t> start;  // of each group in the total, then the total
-  std::vector<double> decay;
-  Groups(const KernelQuery& q, size_t per_in) : inputs(per_in), outputs(per_in - 1) {
-    count = (q.in.size() - kFixed) / inputs;
-    dtype = q.in[kFixed].dtype;
-    lr = q.in[0].dtype;
-    if (q.has_in(3)) clip = q.in[3].dtype;
-    decay = q.attrs.floats("weight_decay");
-    decay.resize(count, decay.size() == 1 ? decay[0] : 0);
-    int64_t total = 0;
-    for (size_t i = 0; i < count; ++i) {
-      start.push_back(total);
-      total += q.in[kFixed + i * inputs].count();
-    }
-    start.push_back(total);
-  }
-  // f(group, first, n) over the elements [begin, end) of the total.
-  template <class F>
-  void each(int64_t begin, int64_t end, F f) const {
-    size_t i = static_cast<size_t>(std::upper_bound(start.begin(), start.end(), begin) -
-                                   start.begin() - 1);
-    for (; begin < end; ++i) {
-      const int64_t stop = std::min(end, start[i + 1]);
-      if (stop > begin) f(i, begin - start[i], stop - begin);
-      begin = std::max(begin, stop);
-    }
-  }
+// A rule with its attributes, before a step's scalars.
+struct Update {
+  UpdateStep base;
+  bool decoupled = false;
+  double lr_decay = 0;  // adagrad
 };
 
-template <class T>
-void keep_all(const Groups& s, const KernelArgs& args) {
-  for (size_t i = 0; i < s.count; ++i)
-    for (size_t o = 0; o < s.outputs; ++o) {
-      const void* from = args.in[kFixed + i * s.inputs + (o == 0 ? 0 : o + 1)];
-      void* to = args.out[i * s.outputs + o];
-      if (to != from && to)
-        std::memcpy(to, from, static_cast<size_t>(s.start[i + 1] - s.start[i]) * sizeof(T));
-    }
+Update update_of(const KernelQuery& q, UpdateRule rule, size_t states) {
+  Update u;
+  UpdateStep& s = u.base;
+  s.rule = rule;
+  s.eps = q.attrs.f("eps", 1e-8);
+  switch (rule) {
+    case UpdateRule::kSgd:
+      s.beta1 = q.attrs.f("momentum", 0);
+      s.dampening = q.attrs.f("dampening", 0);
+      s.nesterov = q.attrs.i("nesterov", 0) != 0;
+      s.momentum = states == 1;
+      break;
+    case UpdateRule::kRmsprop:
+      s.beta1 = q.attrs.f("momentum", 0);
+      s.beta2 = q.attrs.f("alpha", 0.99);
+      s.centered = q.attrs.i("centered", 0) != 0;
+      s.momentum = states == (s.centered ? 3U : 2U);
+      break;
+    case UpdateRule::kAdagrad: u.lr_decay = q.attrs.f("lr_decay", 0); break;
+    default:
+      s.beta1 = q.attrs.f("beta1", 0.9), s.beta2 = q.attrs.f("beta2", 0.999);
+      s.amsgrad = states == 3;
+      u.decoupled = rule == UpdateRule::kLion || q.attrs.i("decoupled", 1) != 0;
+  }
+  return u;
 }
 
-constexpr int64_t kGrain = 8 * 1024;
-
-struct Adam {
-  double beta1, beta2, eps;
-  bool decoupled;
-};
-
 template <class T>
-void run_adam(const Adam& a, const Groups& s, int threads, const KernelArgs& args) {
-  if (!*args.x<bool>(2)) return keep_all<T>(s, args);
-  const double lr = read_scalar(args.in[0], s.lr);
-  const double t = static_cast<double>(*args.x<int64_t>(1) + 1);
-  AdamStep base;
-  base.clip = s.clip == DType::kUndefined ? 1 : read_scalar(args.in[3], s.clip);
-  base.beta1 = a.beta1, base.beta2 = a.beta2, base.eps = a.eps;
-  base.step_size = lr / (1 - std::pow(a.beta1, t));
-  base.scale_root = 1 / std::sqrt(1 - std::pow(a.beta2, t));
-  parallel_for(threads, s.start.back(), kGrain, [&](int64_t begin, int64_t end) {
-    s.each(begin, end, [&](size_t i, int64_t first, int64_t n) {
-      AdamStep step = base;
-      if (a.decoupled)
-        step.keep = 1 - lr * s.decay[i];
+void run_update(const Update& u, const UpdateGroups& groups, int threads, const KernelArgs& args) {
+  if (!*args.x<bool>(2)) return groups.keep_all(args);
+  const double t = static_cast<double>(*args.x<int64_t>(1)), lr = groups.rate(args);
+  UpdateStep all = u.base;
+  all.scale = groups.gradient_scale(args);
+  all.limit = groups.limit;
+  all.first = t == 0;
+  double rate = lr;
+  if (all.rule == UpdateRule::kAdam) {
+    rate = lr / (1 - std::pow(all.beta1, t + 1));
+    all.scale_root = 1 / std::sqrt(1 - std::pow(all.beta2, t + 1));
+  }
+  if (all.rule == UpdateRule::kAdagrad) rate = lr / (1 + t * u.lr_decay);
+  parallel_for(threads, groups.start.back(), kUpdateGrain, [&](int64_t begin, int64_t end) {
+    groups.each(begin, end, [&](size_t i, int64_t first, int64_t n) {
+      UpdateStep step = all;
+      step.lr = rate * groups.factor[i];
+      if (u.decoupled)
+        step.keep = 1 - lr * groups.factor[i] * groups.decay[i];
       else
-        step.l2 = s.decay[i];
-      const size_t in = kFixed + i * 4, out = i * 3;
-      adam_step(
-          step,
-          AdamMemory<T>{args.x<T>(in) + first, args.x<T>(in + 1) + first, args.x<T>(in + 2) + first,
-                        args.x<T>(in + 3) + first, args.y<T>(out) + first,
-                        args.y<T>(out + 1) + first, args.y<T>(out + 2) + first},
-          n);
+        step.l2 = groups.decay[i];
+      update_step(step, groups.memory<T>(args, i, first), n);
     });
   });
 }
 
-Kernel prepare_adam(const KernelQuery& q) {
-  const Groups s(q, 4);
-  const Adam a{q.attrs.f("beta1", 0.9), q.attrs.f("beta2", 0.999), q.attrs.f("eps", 1e-8),
-               q.attrs.i("decoupled", 1) != 0};
+template <UpdateRule rule, int per_group>
+Kernel prepare(const KernelQuery& q) {
+  const UpdateGroups groups(q, per_group);
+  const Update u = update_of(q, rule, per_group - 2);
   const int threads = q.threads;
-  if (s.dtype == DType::kF64)
-    return {.run = [=](const KernelArgs& args) { run_adam<double>(a, s, threads, args); }};
-  return {.run = [=](const KernelArgs& args) { run_adam<float>(a, s, threads, args); }};
+  if (groups.dtype == DType::kF64)
+    return {.run = [=](const KernelArgs& args) { run_update<double>(u, groups, threads, args); }};
+  return {.run = [=](const KernelArgs& args) { run_update<float>(u, groups, threads, args); }};
 }
 
-template <class T>
-void run_sgd(const SgdStep& base, const Groups& s, int threads, const KernelArgs& args) {
-  if (!*args.x<bool>(2)) return keep_all<T>(s, args);
-  SgdStep all = base;
-  all.clip = s.clip == DType::kUndefined ? 1 : read_scalar(args.in[3], s.clip);
-  all.lr = read_scalar(args.in[0], s.lr);
-  all.first = *args.x<int64_t>(1) == 0;
-  const bool buffer = s.inputs == 3;
-  parallel_for(threads, s.start.back(), kGrain, [&](int64_t begin, int64_t end) {
-    s.each(begin, end, [&](size_t i, int64_t first, int64_t n) {
-      SgdStep step = all;
-      step.l2 = s.decay[i];
-      const size_t in = kFixed + i * s.inputs, out = i * s.outputs;
-      sgd_step(step,
-               SgdMemory<T>{args.x<T>(in) + first, args.x<T>(in + 1) + first,
-                            buffer ? args.x<T>(in + 2) + first : nullptr, args.y<T>(out) + first,
-                            buffer ? args.y<T>(out + 1) + first : nullptr},
-               n);
-    });
-  });
-}
-
-Kernel prepare_sgd_groups(const KernelQuery& q, size_t per_in) {
-  SgdStep base;
-  base.momentum = q.attrs.f("momentum", 0);
-  base.dampening = q.attrs.f("dampening", 0);
-  base.nesterov = q.attrs.i("nesterov", 0) != 0;
-  const Groups s(q, per_in);
-  const int threads = q.threads;
-  if (s.dtype == DType::kF64)
-    return {.run = [=](const KernelArgs& args) { run_sgd<double>(base, s, threads, args); }};
-  return {.run = [=](const KernelArgs& args) { run_sgd<float>(base, s, threads, args); }};
-}
-
-Kernel prepare_sgd(const KernelQuery& q) { return prepare_sgd_groups(q, 2); }
-Kernel prepare_sgd_momentum(const KernelQuery& q) { return prepare_sgd_groups(q, 3); }
-
-void infer_groups(InferCtx& c, int per_in) {
-  const int n = c.input_count() - static_cast<int>(kFixed);
-  if (n < per_in || n % per_in != 0 || c.output_count() != n / per_in * (per_in - 1))
-    c.fail(cat("expected groups of ", per_in, " inputs and ", per_in - 1, " outputs"));
-  if (c.dtype(2) != DType::kBool || c.dtype(1) != DType::kI64)
-    c.fail("step must be i64 and apply bool");
-  for (int i = 0; i < n / per_in; ++i) {
-    const int first = static_cast<int>(kFixed) + i * per_in;
-    for (int k = 0; k < per_in; ++k)
-      if (c.dtype(first + k) != c.dtype(4) ||
-          prove_equal(c.shape(first + k), c.shape(first)) == Tri::kNo)
-        c.fail(cat("group ", i, " mixes types or shapes"));
-    for (int o = 0; o < per_in - 1; ++o)
-      c.out(i * (per_in - 1) + o, c.dtype(first), c.shape(first));
-  }
-  if (c.dtype(4) != DType::kF32 && c.dtype(4) != DType::kF64)
-    c.fail("parameters must be f32 or f64");
-}
-
-std::vector<std::pair<int, int>> inplace_pairs(int per_in) {
-  std::vector<std::pair<int, int>> out;
-  for (int i = 0; i < kInplaceGroups; ++i)
-    for (int o = 0; o < per_in - 1; ++o)
-      out.emplace_back(i * (per_in - 1) + o,
-                       static_cast<int>(kFixed) + i * per_in + (o == 0 ? 0 : o + 1));
-  return out;
-}
-
-ExampleInput scalar(double v) { return floats({}, {v}); }
-ExampleInput yes(bool v) { return {ExampleInput::Kind::kBool, {}, 0, 2, {v ? 1.0 : 0.0}, false}; }
-ExampleInput at_step(int64_t v) { return iconst({}, {v}); }
-
-OpDef adamw_op() {
+// States of the examples are not negative: most are means of squares.
+template <UpdateRule rule, int per_group>
+OpDef update_op(const char* name, Attrs attrs) {
   const auto group = [](Dims d) {
-    return std::vector<ExampleInput>{f(d), f(d), f(d), f(d, 0.1, 1)};
+    std::vector<ExampleInput> g{f(d), f(d)};
+    for (int i = 2; i < per_group; ++i) g.push_back(f(d, 0.1, 1));
+    if (rule == UpdateRule::kRmsprop && per_group > 3) g[2] = f(d, 2, 3);  // above the mean squared
+    return g;
   };
-  const auto with = [](std::vector<ExampleInput> a, const std::vector<ExampleInput>& b) {
-    a.insert(a.end(), b.begin(), b.end());
+  const auto with = [&](std::vector<double> decay, std::vector<double> factor, double clip) {
+    Attrs a = attrs;
+    a.set("weight_decay", std::move(decay));
+    if (!factor.empty()) a.set("lr_factor", std::move(factor));
+    if (clip > 0) a.set("clip_value", clip);
     return a;
   };
-  const Attrs decay{{"weight_decay", std::vector<double>{0.1, 0.0}}};
-  const Attrs adam{{"weight_decay", std::vector<double>{0.1}}, {"decoupled", int64_t{0}}};
+  constexpr int outputs = per_group - 1;
   return {
-      .name = "ortrain.AdamW",
-      .inputs = {"lr", "step", "apply", "clip_scale?", "xs*"},
-      .outputs = {"ys*"},
-      .infer = [](InferCtx& c) { infer_groups(c, 4); },
-      .fold = false,
-      .precision = Precision::kNever16,
-      .inplace = inplace_pairs(4),
-      .kernels = {{"cpu", "simd", nullptr, prepare_adam}},
-      .examples = {{.in = with({scalar(0.01), at_step(0), yes(true), absent()}, group({5, 7})),
-                    .attrs = adam,
-                    .outputs = 3},
-                   {.in = with(
-                        with({scalar(0.01), at_step(3), yes(true), scalar(0.5)}, group({5, 7})),
-                        group({3})),
-                    .attrs = decay,
-                    .outputs = 6},
-                   {.in = with({scalar(0.01), at_step(3), yes(false), absent()}, group({5, 7})),
-                    .attrs = decay,
-                    .outputs = 3}},
-  };
-}
-
-OpDef sgd_op() {
-  const Attrs decay{{"weight_decay", std::vector<double>{0.1}}};
-  return {
-      .name = "ortrain.SGD",
-      .inputs = {"lr", "step", "apply", "clip_scale?", "xs*"},
+      .name = name,
+      .inputs = {"lr", "step", "apply", "scale?", "xs*"},
       .outputs = {"ys*"},
       .infer =
           [](InferCtx& c) {
-            if (c.attrs().f("momentum", 0) != 0) c.fail("momentum needs ortrain.SGDMomentum");
-            infer_groups(c, 2);
+            if (rule == UpdateRule::kSgd && per_group == 2 && c.attrs().f("momentum", 0) != 0)
+              c.fail("momentum needs ortrain.SGDMomentum");
+            infer_update_groups(c, per_group);
           },
       .fold = false,
       .precision = Precision::kNever16,
-      .inplace = inplace_pairs(2),
-      .kernels = {{"cpu", "simd", nullptr, prepare_sgd}},
-      .examples = {{.in = {scalar(0.1), at_step(0), yes(true), absent(), f({40}), f({40})},
-                    .attrs = decay},
-                   {.in = {scalar(0.1), at_step(2), yes(true), scalar(0.5), f({40}), f({40}),
-                           f({3, 5}), f({3, 5})},
-                    .attrs = {{"weight_decay", std::vector<double>{0.1, 0}}},
-                    .outputs = 2},
-                   {.in = {scalar(0.1), at_step(1), yes(false), absent(), f({40}), f({40})},
-                    .attrs = decay}},
-  };
-}
-
-OpDef sgd_momentum_op() {
-  const Attrs momentum{
-      {"weight_decay", std::vector<double>{0.1}}, {"momentum", 0.9}, {"dampening", 0.2}};
-  const Attrs nesterov{
-      {"weight_decay", std::vector<double>{0.0}}, {"momentum", 0.9}, {"nesterov", int64_t{1}}};
-  const auto example = [](int64_t step, bool apply, Attrs attrs) {
-    return Example{
-        .in = {scalar(0.1), at_step(step), yes(apply), absent(), f({40}), f({40}), f({40})},
-        .attrs = std::move(attrs),
-        .outputs = 2};
-  };
-  return {
-      .name = "ortrain.SGDMomentum",
-      .inputs = {"lr", "step", "apply", "clip_scale?", "xs*"},
-      .outputs = {"ys*"},
-      .infer = [](InferCtx& c) { infer_groups(c, 3); },
-      .fold = false,
-      .precision = Precision::kNever16,
-      .inplace = inplace_pairs(3),
-      .kernels = {{"cpu", "simd", nullptr, prepare_sgd_momentum}},
-      .examples = {example(0, true, momentum), example(1, true, momentum),
-                   example(0, true, nesterov), example(4, true, nesterov),
-                   example(4, false, momentum)},
+      .inplace = update_inplace(per_group),
+      .kernels = {{"cpu", "simd", nullptr, prepare<rule, per_group>}},
+      .examples = {{.in = update_example(0.01, 0, true, 0, {group({5, 7})}),
+                    .attrs = with({0.1}, {}, 0),
+                    .outputs = outputs},
+                   {.in = update_example(0.01, 3, true, 0.5, {group({5, 7}), group({3})}),
+                    .attrs = with({0.1, 0.0}, {0.5, 2.0}, 0.25),
+                    .outputs = 2 * outputs},
+                   {.in = update_example(0.01, 2, true, 0, {group({1}), group({0, 4})}),
+                    .attrs = with({0.0, 0.0}, {}, 0),
+                    .outputs = 2 * outputs},
+                   {.in = update_example(0.01, 3, false, 0, {group({5, 7})}),
+                    .attrs = with({0.1}, {}, 0),
+                    .outputs = outputs}},
   };
 }
 
 }  // namespace
 
 void register_optimizer_step(OpTable& table) {
-  table.add(adamw_op());
-  table.add(sgd_op());
-  table.add(sgd_momentum_op());
+  using enum UpdateRule;
+  table.add(update_op<kAdam, 4>("ortrain.AdamW", {}));
+  table.add(update_op<kAdam, 5>("ortrain.AdamWMax", {{"decoupled", int64_t{0}}}));
+  table.add(update_op<kSgd, 2>("ortrain.SGD", {}));
+  table.add(
+      update_op<kSgd, 3>("ortrain.SGDMomentum", {{"momentum", 0.9}, {"nesterov", int64_t{1}}}));
+  table.add(update_op<kAdagrad, 3>("ortrain.Adagrad", {{"lr_decay", 0.1}}));
+  table.add(update_op<kRmsprop, 3>("ortrain.RMSprop", {}));
+  table.add(update_op<kRmsprop, 4>("ortrain.RMSpropMomentum", {{"momentum", 0.9}}));
+  table.add(update_op<kRmsprop, 4>("ortrain.RMSpropCentered", {{"centered", int64_t{1}}}));
+  table.add(update_op<kRmsprop, 5>("ortrain.RMSpropCenteredMomentum",
+                                   {{"momentum", 0.9}, {"centered", int64_t{1}}}));
+  table.add(update_op<kLion, 3>("ortrain.Lion", {}));
 }
 
 }  // namespace ortrain::ops

@@ -1,18 +1,13 @@
-// ortrain.LearningRate, ortrain.GlobalNorm, ortrain.AllFinite: what decides about an update, as
-// nodes, so that the host reads nothing inside a step.
+// ortrain.GlobalNorm, ortrain.AllFinite: what decides about an update, as nodes, so that the host
+// reads nothing inside a step.
 //
-// LearningRate(step) -> f64: `step` counts the updates applied before this one. Warm-up grows
-// linearly, lr (step + 1) / warmup_steps for step < warmup_steps; then constant, linear or cosine
-// decay that reaches min_lr at total_steps and stays there.
 // GlobalNorm(xs*) -> sqrt of the sum of all squares, in double over pieces of fixed size: the
 // result does not depend on the number of threads. AllFinite(xs*) -> bool.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <numbers>
 #include <type_traits>
 
-#include "graph/error.h"
 #include "ops/common/reduce_simd.h"
 #include "runtime/kernel.h"
 
@@ -21,60 +16,6 @@ namespace ortrain::ops {
 namespace {
 
 constexpr int64_t kPiece = 16 * 1024;
-
-enum class Schedule : uint8_t { kConstant, kLinear, kCosine };
-
-Schedule schedule_of(const Attrs& attrs) {
-  const std::string name = attrs.s("schedule", "constant");
-  if (name == "linear") return Schedule::kLinear;
-  if (name == "cosine") return Schedule::kCosine;
-  if (name != "constant") fail(ErrorCode::kUsage, "unknown schedule '", name, "'");
-  return Schedule::kConstant;
-}
-
-struct Rate {
-  Schedule schedule;
-  double lr, min_lr, warmup, total;
-  double at(int64_t step) const {
-    const double s = static_cast<double>(step);
-    if (s < warmup) return lr * (s + 1) / warmup;
-    if (schedule == Schedule::kConstant || total <= warmup) return lr;
-    const double done = std::min(1.0, (s - warmup) / (total - warmup));
-    if (schedule == Schedule::kLinear) return lr + (min_lr - lr) * done;
-    return min_lr + 0.5 * (lr - min_lr) * (1 + std::cos(std::numbers::pi * done));
-  }
-};
-
-Kernel prepare_rate(const KernelQuery& q) {
-  const Rate r{schedule_of(q.attrs), q.attrs.f("lr", 1e-3), q.attrs.f("min_lr", 0),
-               static_cast<double>(q.attrs.i("warmup_steps", 0)),
-               static_cast<double>(q.attrs.i("total_steps", 0))};
-  return {.run = [r](const KernelArgs& args) { *args.y<double>(0) = r.at(*args.x<int64_t>(0)); }};
-}
-
-OpDef learning_rate_op() {
-  const auto at = [](int64_t step, const char* schedule) {
-    return Example{.in = {ints({}, step, step + 1)},
-                   .attrs = {{"schedule", std::string(schedule)},
-                             {"lr", 0.5},
-                             {"min_lr", 0.1},
-                             {"warmup_steps", int64_t{4}},
-                             {"total_steps", int64_t{10}}}};
-  };
-  return {.name = "ortrain.LearningRate",
-          .inputs = {"step"},
-          .outputs = {"lr"},
-          .infer =
-              [](InferCtx& c) {
-                if (c.dtype(0) != DType::kI64) c.fail("step must be i64");
-                c.out(0, DType::kF64, Shape());
-              },
-          .fold = false,
-          .precision = Precision::kNever16,
-          .kernels = {{"cpu", "ref", nullptr, prepare_rate}},
-          .examples = {at(0, "constant"), at(3, "linear"), at(7, "linear"), at(7, "cosine"),
-                       at(99, "cosine")}};
-}
 
 // Tensors cut into pieces of at most kPiece elements.
 struct Piece {
@@ -190,7 +131,6 @@ OpDef all_finite_op() {
 }  // namespace
 
 void register_step_control(OpTable& table) {
-  table.add(learning_rate_op());
   table.add(global_norm_op());
   table.add(all_finite_op());
 }

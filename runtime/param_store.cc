@@ -19,7 +19,7 @@ std::vector<int64_t> perm_of(const Graph& g, ValueId v,
   const size_t slash = x.name.rfind('/');
   if (slash == std::string::npos) return {};
   const auto owner = params.find(std::string_view(x.name).substr(0, slash));
-  if (owner == params.end() || !(g.value(owner->second).shape == x.shape)) return {};
+  if (owner == params.end() || g.value(owner->second).shape.rank() != x.shape.rank()) return {};
   const auto it = g.params.find(owner->second);
   return it == g.params.end() ? std::vector<int64_t>{} : it->second.perm;
 }

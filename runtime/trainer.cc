@@ -7,6 +7,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "runtime/ema.h"
 
 namespace ortrain {
 namespace {
@@ -229,6 +230,7 @@ TrainResult Trainer::run(Observer& observer) {
 EvalResult Trainer::evaluate() {
   ORTRAIN_CHECK(eval_ != nullptr, "no evaluation data");
   const auto start = Clock::now();
+  const AveragedWeights averaged(store_);
   const data::Sampler sampler = eval_sampler();
   const std::vector<data::ArraySpec> specs = eval_program()->arrays();
   StepSpec eval_spec = spec_;

@@ -85,7 +85,7 @@ class Trainer {
   // Continues from a checkpoint. Throws Error(kData) listing all that does not fit.
   void resume(const std::string& path);
   TrainResult run(Observer& observer);
-  EvalResult evaluate();  // needs `eval`
+  EvalResult evaluate();  // needs `eval`; of the averaged weights where spec.optimizer.ema is set
 
   ParamStore& store() { return store_; }
   Program& program() { return *programs_.begin()->second; }  // of a full batch

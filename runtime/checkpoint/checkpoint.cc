@@ -17,6 +17,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "graph/pipeline.h"
 #include "runtime/data/atomic_file.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/data/safetensors.h"
@@ -300,6 +301,19 @@ std::map<std::string, HostTensor> read_params(const std::string& path) {
   const data::ArrayFile file = data::open_safetensors(path + "/" + kParams);
   std::map<std::string, HostTensor> out;
   for (const data::StoredArray& a : file.arrays) out.emplace(a.name, a.tensor().clone());
+  return out;
+}
+
+std::map<std::string, HostTensor> read_averages(const std::string& path) {
+  const std::map<std::string, HostTensor> params = read_params(path);
+  const data::ArrayFile file = data::open_safetensors(path + "/" + kOptimizer);
+  const std::string_view suffix = kEmaSuffix;
+  std::map<std::string, HostTensor> out;
+  for (const data::StoredArray& a : file.arrays) {
+    if (!a.name.ends_with(suffix)) continue;
+    const std::string name = a.name.substr(0, a.name.size() - suffix.size());
+    if (params.contains(name)) out.emplace(name, a.tensor().clone());
+  }
   return out;
 }
 

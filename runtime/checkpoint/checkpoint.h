@@ -59,6 +59,8 @@ RunState load(const std::string& path, ParamStore& store, uint64_t graph_hash);
 
 // The model's tensors of a checkpoint (parameters, running statistics), by name, for the export.
 std::map<std::string, HostTensor> read_params(const std::string& path);
+// The averages of parameters that a run with --ema keeps, by parameter; empty without.
+std::map<std::string, HostTensor> read_averages(const std::string& path);
 
 // Structure of a graph: operators, wiring, attributes, dtypes, shapes, names of parameters and
 // inputs; not the contents of float tensors.

@@ -72,6 +72,32 @@ std::string text_of(const toml::node& node, const std::string& where, const std:
   fail(ErrorCode::kUsage, where, ": ", key,
        " should be a string, a number, true/false or a list of them");
 }
+
+// Parts of a repeatable setting: a string each, or a table: [[group]] params = "REGEX", lr = 1e-4.
+std::string parts_of(const toml::node& node, const std::string& where, const std::string& key) {
+  const toml::array* list = node.as_array();
+  if (!list) return text_of(node, where, key);
+  std::string out;
+  for (const toml::node& item : *list) {
+    out += out.empty() ? "" : ";";
+    const toml::table* table = item.as_table();
+    if (!table) {
+      out += text_of(item, where, key);
+      continue;
+    }
+    const toml::node* params = table->get("params");
+    if (!params || !params->is_string())
+      fail(ErrorCode::kUsage, where, ": a table of '", key, "' needs params = \"REGEX\"");
+    out += text_of(*params, where, key);
+    char before = ':';
+    for (const auto& [name, value] : *table) {
+      if (name == "params") continue;
+      out += cat(std::string(1, before), name.str(), "=", text_of(value, where, key));
+      before = ',';
+    }
+  }
+  return out;
+}
 }  // namespace
 
 void Config::read_toml(const std::string& text, const std::string& where,
@@ -85,8 +111,9 @@ void Config::read_toml(const std::string& text, const std::string& where,
   for (const auto& [k, node] : table) {
     std::string key(k.str());
     std::replace(key.begin(), key.end(), '_', '-');
-    std::string value = text_of(node, where, key);
     const Flag* flag = find_flag(key);
+    std::string value = flag && flag->type == FlagType::kParts ? parts_of(node, where, key)
+                                                               : text_of(node, where, key);
     if (flag && !flag->in_recipe)
       fail(ErrorCode::kUsage, where, ": '", key, "' belongs on the command line, not in a recipe");
     if (flag && flag->type == FlagType::kPath) value = relative_to(folder, value);
@@ -171,10 +198,13 @@ CommandLine parse_command_line(int argc, const char* const* argv,
   std::map<std::string, CLI::Option*> options;
   for (const Flag& f : flag_table()) {
     const std::string name = cat("--", f.name);
-    options[f.name] = f.type == FlagType::kSwitch
-                          ? app.add_flag(name, switches[f.name])
-                          : app.add_option(name, values[f.name])
-                                ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    if (f.type == FlagType::kSwitch)
+      options[f.name] = app.add_flag(name, switches[f.name]);
+    else if (f.type == FlagType::kParts)
+      options[f.name] = app.add_option(name, values[f.name])->join(';');
+    else
+      options[f.name] = app.add_option(name, values[f.name])
+                            ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   try {
     app.parse(argc, argv);

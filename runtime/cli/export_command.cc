@@ -23,10 +23,16 @@ int run_export(Context& c) {
   const checkpoint::RunState state = checkpoint::read_run(*newest);
   if (state.graph_hash != checkpoint::graph_hash(c.file->graph()))
     fail(ErrorCode::kData, *newest, " belongs to another model than ", c.model_path);
-  const std::map<std::string, HostTensor> values = checkpoint::read_params(*newest);
+  std::map<std::string, HostTensor> values = checkpoint::read_params(*newest);
+  std::map<std::string, HostTensor> averages = checkpoint::read_averages(*newest);
   const std::string out =
       c.config.has("out") ? c.config.text("out") : (fs::path(run) / "model.onnx").string();
-  const std::map<std::string, std::string> metadata{{"ortrain.step", std::to_string(state.step)}};
+  std::map<std::string, std::string> metadata{{"ortrain.step", std::to_string(state.step)}};
+  if (!averages.empty()) {
+    metadata["ortrain.weights"] = "averages";
+    for (auto& [name, t] : averages) values[name] = std::move(t);
+    std::printf("the checkpoint holds averages of the weights (--ema); they are exported\n");
+  }
   if (out.ends_with(".safetensors")) {
     std::vector<data::SafetensorsEntry> entries;
     for (const auto& [name, t] : values) entries.push_back({name, t.dtype(), t.dims(), t.raw()});

@@ -62,17 +62,23 @@ const std::vector<Flag>& flag_table() {
        "PyTorch's formulas",
        0,
        0,
-       {"sgd", "adam", "adamw"}},
+       {"sgd", "adam", "adamw", "adagrad", "rmsprop", "lamb", "lion", "adafactor", "muon"}},
       {"lr", kNumber, "0.001", "Optimizer", "learning rate", 0, 1e6},
-      {"momentum", kNumber, "0", "Optimizer", "sgd", 0, 1},
+      {"momentum", kNumber, "", "Optimizer", "sgd, rmsprop: 0; muon: 0.95", 0, 1},
       {"dampening", kNumber, "0", "Optimizer", "sgd", 0, 1},
-      {"nesterov", kSwitch, "false", "Optimizer", "sgd"},
-      {"betas", kText, "0.9,0.999", "Optimizer", "adam, adamw"},
-      {"eps", kNumber, "1e-08", "Optimizer", "adam, adamw", 0, 1},
-      {"weight-decay", kNumber, "0", "Optimizer", "L2 for sgd and adam, decoupled for adamw", 0,
-       1e3},
+      {"nesterov", kSwitch, "false", "Optimizer", "sgd; muon: on unless --nesterov=false"},
+      {"betas", kText, "", "Optimizer", "adam, adamw, lamb, muon: 0.9,0.999; lion: 0.9,0.99"},
+      {"eps", kNumber, "", "Optimizer", "1e-8; adagrad: 1e-10; lamb: 1e-6", 0, 1},
+      {"weight-decay", kNumber, "0", "Optimizer",
+       "L2 for sgd, adam, adagrad, rmsprop; decoupled for the others", 0, 1e3},
+      {"optimizer-args", kList, "", "Optimizer",
+       "PyTorch's other arguments: amsgrad=true, centered=true, alpha=0.9, ..."},
       {"no-decay", kList, "", "Optimizer",
        "no weight decay: regexes, or norm_bias for all 1-D parameters"},
+      {"group", kParts, "", "Optimizer",
+       "REGEX:lr=X,lr-factor=X,weight-decay=X for parameters; repeatable, the first match counts"},
+      {"layer-lr-decay", kNumber, "1", "Optimizer",
+       "learning rate times X per layer on the way from the output", 1e-6, 1},
       {"schedule",
        kChoice,
        "constant",
@@ -80,11 +86,17 @@ const std::vector<Flag>& flag_table() {
        "learning rate after the warm-up",
        0,
        0,
-       {"constant", "linear", "cosine"}},
+       {"constant", "linear", "cosine", "polynomial", "step", "inverse_sqrt", "one_cycle"}},
+      {"schedule-args", kList, "", "Optimizer",
+       "power=1; step_size=N, gamma=0.1; pct_start=0.3, div_factor=25, ..."},
       {"warmup", kInt, "0", "Optimizer", "steps of linear warm-up", 0, kBig},
-      {"min-lr", kNumber, "0", "Optimizer", "where linear and cosine end", 0, 1e6},
+      {"min-lr", kNumber, "0", "Optimizer", "where the schedule ends", 0, 1e6},
       {"clip-norm", kNumber, "0", "Optimizer", "largest global gradient norm; 0 = no clipping", 0,
        1e12},
+      {"clip-value", kNumber, "0", "Optimizer",
+       "largest magnitude in a gradient, after --clip-norm; 0 = no clipping", 0, 1e12},
+      {"ema", kNumber, "0", "Optimizer",
+       "evaluate and export averages of the weights with this decay; 0 = none", 0, 0.999999999},
 
       {"epochs", kInt, "", "Run", "passes over the data (1 when --steps is not given either)", 1,
        kBig},
@@ -316,6 +328,7 @@ std::string flags_help() {
       case FlagType::kNumber: left += " X"; break;
       case FlagType::kPath: left += " PATH"; break;
       case FlagType::kList: left += " A,B"; break;
+      case FlagType::kParts: left += " TEXT"; break;
       case FlagType::kText: left += " TEXT"; break;
       case FlagType::kSwitch: break;
     }

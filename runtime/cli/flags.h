@@ -10,7 +10,8 @@
 
 namespace ortrain::cli {
 
-enum class FlagType : uint8_t { kText, kPath, kInt, kNumber, kSwitch, kChoice, kList };
+enum class FlagType : uint8_t { kText, kPath, kInt, kNumber, kSwitch, kChoice, kList, kParts };
+// kList: parts between commas, kParts: between semicolons; repeating a kParts flag adds parts.
 
 struct Flag {
   const char* name;  // without "--"

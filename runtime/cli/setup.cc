@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "graph/error.h"
+#include "runtime/cli/optimizer_flags.h"
 #include "runtime/evaluate.h"
 #include "runtime/threads.h"
 
@@ -40,32 +41,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.loss.huber_delta = k.number("huber-delta");
   s.loss.focal_gamma = k.number("focal-gamma");
   s.loss.blank = k.integer("blank");
-  OptimizerSpec& o = s.optimizer;
-  o.name = k.text("optimizer");
-  o.lr = k.number("lr");
-  o.momentum = k.number("momentum");
-  o.dampening = k.number("dampening");
-  o.nesterov = k.on("nesterov");
-  const std::vector<std::string> betas = k.list("betas");
-  char* end = nullptr;
-  if (betas.size() == 2) {
-    o.beta1 = std::strtod(betas[0].c_str(), &end);
-    const bool first = *end == 0;
-    o.beta2 = std::strtod(betas[1].c_str(), &end);
-    if (!first || *end != 0) end = nullptr;
-  }
-  if (!end || o.beta1 < 0 || o.beta1 >= 1 || o.beta2 < 0 || o.beta2 >= 1)
-    fail(ErrorCode::kUsage, "--betas '", k.text("betas"),
-         "': expected two numbers in [0, 1), such as 0.9,0.999");
-  if (o.nesterov && (o.momentum <= 0 || o.dampening != 0))
-    fail(ErrorCode::kUsage, "--nesterov needs --momentum above 0 and --dampening 0");
-  o.eps = k.number("eps");
-  o.weight_decay = k.number("weight-decay");
-  o.no_decay = k.list("no-decay");
-  o.clip_norm = k.number("clip-norm");
-  o.schedule = k.text("schedule");
-  o.warmup_steps = k.integer("warmup");
-  o.min_lr = k.number("min-lr");
+  s.optimizer = optimizer_spec(k);
   s.compute = k.text("precision") == "fp64" ? DType::kF64 : DType::kF32;
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");

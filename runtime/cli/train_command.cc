@@ -14,6 +14,7 @@
 #include "runtime/cli/progress.h"
 #include "runtime/cli/setup.h"
 #include "runtime/data/atomic_file.h"
+#include "runtime/ema.h"
 #include "runtime/trainer.h"
 
 namespace ortrain::cli {
@@ -204,9 +205,17 @@ int run_train(Context& c) {
     return 128 + static_cast<int>(g_signal);
   }
   const std::string model = (fs::path(out) / "model.onnx").string();
-  export_trained(c, trainer.store(), train, model,
-                 {{"ortrain.step", std::to_string(result.step)},
-                  {"ortrain.recipe", c.config.print_portable()}});
+  {
+    std::map<std::string, std::string> metadata{{"ortrain.step", std::to_string(result.step)},
+                                                {"ortrain.recipe", c.config.print_portable()}};
+    const bool averages = c.config.number("ema") > 0;
+    if (averages) metadata["ortrain.weights"] = "averages of decay " + c.config.text("ema");
+    const AveragedWeights averaged(trainer.store());
+    export_trained(c, trainer.store(), train, model, metadata);
+    if (averages)
+      std::printf("the model holds averages of the weights (--ema %s)\n",
+                  c.config.text("ema").c_str());
+  }
   std::printf("done: %lld steps in %s, %.0f samples/s, last loss %s\n",
               static_cast<long long>(result.step), duration_text(seconds).c_str(),
               observer.samples_per_s(), short_number(observer.last_loss()).c_str());

@@ -343,7 +343,7 @@ class Usage(Case):
         self.assertIn("m.toml", rows["lr"])
         self.assertIn("8", rows["batch-size"])
         self.assertIn("--batch-size", rows["batch-size"])
-        self.assertIn("default", rows["eps"])
+        self.assertIn("default", rows["dampening"])
 
     def test_unknown_recipe_key(self):
         write(os.path.join(self.dir, "m.toml"), "learning_rate = 1\n".encode())

@@ -149,9 +149,9 @@ TEST(Optimizer, UnknownNames) {
   EXPECT_THAT(mini::error_of(ErrorCode::kUsage, [] { optimized(spec("adamax")); }),
               HasSubstr("optimizer 'adamax' is unknown"));
   StepSpec s = spec("sgd");
-  s.optimizer.schedule = "step";
+  s.optimizer.schedule = "staircase";
   EXPECT_THAT(mini::error_of(ErrorCode::kUsage, [&] { optimized(s); }),
-              HasSubstr("schedule 'step' is unknown"));
+              HasSubstr("schedule 'staircase' is unknown"));
 }
 
 }  // namespace
