@@ -400,6 +400,29 @@ class Training(Case):
             self.assertEqual((a.name, list(a.dims), a.data_type), (b.name, list(b.dims), b.data_type))
             self.assertFalse(np.array_equal(numpy_helper.to_array(a), numpy_helper.to_array(b)), a.name + " did not move")
 
+    def test_averages_are_exported(self):
+        """--ema: both exports hold the averages of the checkpoint and say so; groups may repeat."""
+        from safetensors.numpy import load_file
+        done = self.run_it("m.onnx", "--data", "train.npz", "--ema", "0.9", "--out", "run", "--optimizer", "lion",
+                           "--group", "^b:lr-factor=2", "--group", "^w:weight-decay=0.1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("note: group ^b: 2 tensors", done.stdout)
+        self.assertIn("note: group ^w: 2 tensors", done.stdout)
+        again = self.run_it("export", "m.onnx", "--run", "run", "--out", "again.onnx")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        newest = sorted(os.listdir(os.path.join(self.dir, "run/checkpoints")))[-1]
+        states = load_file(os.path.join(self.dir, "run/checkpoints", newest, "optimizer.safetensors"))
+        seen = 0
+        for path in ("run/model.onnx", "again.onnx"):
+            model = onnx.load(os.path.join(self.dir, path))
+            said = {p.key: p.value for p in model.metadata_props}
+            self.assertIn("averages", said["ortrain.weights"])
+            for t in model.graph.initializer:
+                if t.name + "/ema" in states:
+                    seen += 1
+                    self.assertTrue((numpy_helper.to_array(t) == states[t.name + "/ema"]).all(), t.name)
+        self.assertEqual(seen, 8)
+
     def test_safetensors_open_in_python(self):
         from safetensors.numpy import load_file
         self.assertEqual(self.run_it("m.onnx", "--data", "train.npz", "--steps", "5", "--out", "run").returncode, 0)
