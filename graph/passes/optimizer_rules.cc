@@ -29,6 +29,34 @@ int axis_from_back(const Graph& g, ValueId param, int back) {
   return static_cast<int>(std::find(perm.begin(), perm.end(), axis) - perm.begin());
 }
 
+// What a matrix is used for, directly or moved about: as a factor (the record counts operations),
+// or as a table that a node with integers picks from.
+struct Use {
+  bool product = false, looked_up = false;
+};
+Use use_of(const Graph& g, ValueId v, int depth = 0) {
+  Use use;
+  for (NodeId n : g.value(v).uses) {
+    const Node& x = g.node(n);
+    if (x.op->flops) {
+      use.product = true;
+      continue;
+    }
+    bool moved = depth < 8 && x.inputs[0] == v && x.outputs.size() == 1;
+    for (size_t i = 1; i < x.inputs.size(); ++i) {
+      if (x.inputs[i] == kNone) continue;
+      const Value& in = g.value(x.inputs[i]);
+      moved = moved && in.source == Source::kConst;
+      use.looked_up |= x.inputs[0] == v && is_integer(in.dtype) && in.source != Source::kConst;
+    }
+    if (!moved) continue;
+    const Use later = use_of(g, x.outputs[0], depth + 1);
+    use.product |= later.product, use.looked_up |= later.looked_up;
+  }
+  return use;
+}
+constexpr int kDeepest = std::numeric_limits<int>::max();
+
 Expr at_least(Expr x, double least) {
   return x.builder().op("Max", {x, x.builder().scalar(x.dtype(), least)});
 }
@@ -73,40 +101,39 @@ Expr OptimizerRules::learning_rate(Expr step) const {
   return step.builder().op("ortrain.LearningRate", {step}, attrs);
 }
 
-// Matrices by Muon, as is the usual practice, but for tables that are looked up by index and the
-// last layer.
+// Matrices that inputs are multiplied by, as is the usual practice, but for tables that are (also)
+// looked up by index and the last layer.
 void OptimizerRules::choose_muon() {
   const std::map<ValueId, int> depths = param_depths(g_);
-  std::vector<ValueId> matrices;
   std::string left_out;
+  const auto leave_out = [&](ValueId v, const char* why) {
+    left_out += cat(left_out.empty() ? "" : ", ", g_.describe_value(v), " (", why, ")");
+  };
   int deepest = -1, at_deepest = 0;
+  size_t all = 0;
   for (const auto& [v, info] : g_.params) {
+    all += info.trainable;
     if (!info.trainable || g_.value(v).shape.rank() != 2) continue;
-    const bool looked_up =
-        std::any_of(g_.value(v).uses.begin(), g_.value(v).uses.end(), [&](NodeId n) {
-          const std::vector<ValueId>& in = g_.node(n).inputs;
-          return in[0] == v && std::any_of(in.begin(), in.end(), [&](ValueId x) {
-                   return x != kNone && is_integer(g_.value(x).dtype) &&
-                          g_.value(x).source != Source::kConst && g_.value(x).shape.rank() > 0;
-                 });
-        });
-    const int depth = depths.at(v);
+    const Use use = use_of(g_, v);
+    if (!use.product) {
+      leave_out(v, use.looked_up ? "looked up by index" : "in no plain product");
+      continue;
+    }
+    // A table that is the head too is the last layer.
+    const int depth = use.looked_up ? kDeepest : depths.at(v);
     at_deepest = depth > deepest ? 1 : at_deepest + (depth == deepest);
     deepest = std::max(deepest, depth);
-    if (looked_up)
-      left_out += cat(left_out.empty() ? "" : ", ", g_.describe_value(v), " (looked up by index)");
+    if (use.looked_up)
+      leave_out(v, "looked up by index");
     else
-      matrices.push_back(v);
+      muon_.push_back(v);
   }
-  if (at_deepest == 1 && matrices.size() > 1)
-    std::erase_if(matrices, [&](ValueId v) {
+  if (at_deepest == 1 && muon_.size() > 1)
+    std::erase_if(muon_, [&](ValueId v) {
       if (depths.at(v) != deepest) return false;
-      left_out += cat(left_out.empty() ? "" : ", ", g_.describe_value(v), " (the last layer)");
+      leave_out(v, "the last layer");
       return true;
     });
-  size_t all = 0;
-  for (const auto& [v, info] : g_.params) all += info.trainable;
-  muon_ = std::move(matrices);
   std::sort(muon_.begin(), muon_.end());
   ctx_.messages.push_back(cat("muon updates ", muon_.size(), " matrices, adamw the other ",
                               all - muon_.size(), " tensors",

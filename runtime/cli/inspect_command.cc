@@ -8,6 +8,7 @@
 
 #include "graph/autodiff.h"
 #include "graph/error.h"
+#include "graph/passes/param_groups.h"
 #include "graph/trainable.h"
 #include "runtime/cli/setup.h"
 
@@ -86,6 +87,8 @@ int run_inspect(Context& c) {
     const std::vector<std::string> problems = decide_without_loss(typed.graph, spec);
     std::printf("\nwith a loss on its outputs:\n");
     print_params(typed.graph);
+    const ParamGroups groups(typed.graph, spec.optimizer);
+    for (const std::string& line : groups.text()) std::printf("  %s\n", line.c_str());
     for (const std::string& p : problems) std::printf("  stops the gradient: %s\n", p.c_str());
     std::printf("\nMemory, passes and the loss itself need --data (and --label, --loss).\n");
     if (!problems.empty())

@@ -82,7 +82,8 @@ std::vector<std::string> params() {
   return out;
 }
 
-// loss = sum over all parameters of p * gradient, so that the gradients are the inputs.
+// loss = sum over all parameters of p * gradient, so that the gradients are the inputs; for
+// matrices the trace of a product, so that they look like weights.
 Graph model(DType dtype) {
   Graph g(test::all_ops());
   Builder b(g, "model");
@@ -93,7 +94,14 @@ Graph model(DType dtype) {
     const Expr x = b.wrap(g.add_input("grad." + name, dtype, Shape(start.dims())));
     std::vector<int64_t> axes;
     for (int a = 0; a < start.rank(); ++a) axes.push_back(a);
-    const Expr sum = b.sum(p * x, axes, false);
+    Expr each = p * x;
+    if (axes.size() == 2) {
+      const int64_t rows = start.dims()[0];
+      HostTensor identity(dtype, {rows, rows});
+      for (int64_t i = 0; i < rows; ++i) identity.set_double(i * rows + i, 1);
+      each = b.op("MatMul", {p, x}, {{"trans_b", int64_t{1}}}) * b.constant(std::move(identity));
+    }
+    const Expr sum = b.sum(each, axes, false);
     loss = loss ? loss + sum : sum;
   }
   g.add_output(loss.id(), "loss");
