@@ -37,6 +37,11 @@ struct LossSpec {
   double huber_delta = 1;
   double focal_gamma = 2;
   int64_t blank = 0;  // ctc: the class that means nothing
+  double factor = 1;  // of this loss in the sum of several
+  // cross_entropy, nll: one per class. bce, bce_with_logits: how much a positive counts, one for
+  // all or one per score. Empty: 1 everywhere.
+  std::vector<double> class_weights;
+  bool balance = false;  // class_weights come from the training data (runtime/class_weights.h)
 };
 
 // Parameters that are updated in their own way; the first group whose regex is found in a name
@@ -86,6 +91,12 @@ struct StepSpec {
   std::map<std::string, Dims>
       input_dims;  // bound shapes by input name; symbols are derived from them too
   LossSpec loss;
+  std::vector<LossSpec> more_losses;  // added to it; each names its output
+  std::vector<LossSpec> losses() const {
+    std::vector<LossSpec> all{loss};
+    all.insert(all.end(), more_losses.begin(), more_losses.end());
+    return all;
+  }
   OptimizerSpec optimizer;
   DType compute = DType::kF32;       // of parameters, states and the loss; kF64 for checking
   DType narrow = DType::kUndefined;  // kBF16, kF16: what cast_precision computes in
@@ -145,8 +156,10 @@ struct CompileOptions {
 };
 // `source` is the imported graph; it stays unchanged and must outlive the result (constants are
 // views into it). Outputs of the result: kTrain: "loss"; kGrads: "loss", "grad/NAME"...; kEval:
-// "loss" if any, then the model's own; kPredict: the model's own. Throws Error(kUnsupported)
-// listing every problem at once.
+// "loss" if any, then the model's own; kPredict: the model's own. Several losses add
+// "loss/OUTPUT" each; kEval adds what a mean was divided by where that is not the number of
+// samples: "loss/divisor" or "loss/OUTPUT/divisor". Throws Error(kUnsupported) listing every
+// problem at once.
 CompileResult compile(const Graph& source, const StepSpec& spec,
                       const CompileOptions& options = {});
 

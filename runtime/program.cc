@@ -51,6 +51,20 @@ bool is_input(const Graph& g, const std::string& name) {
                      [&](ValueId v) { return g.value(v).name == name; });
 }
 
+// The array that is named after an output; "" when there is none.
+std::string label_of_output(const Graph& source, const data::Dataset& data,
+                            const std::string& output) {
+  std::vector<std::string> found;
+  for (const char* word : {"label", "labels", "target", "targets", "y"})
+    for (const std::string& name : {output + "_" + word, word + ("_" + output)})
+      if (data.has(name) && !is_input(source, name)) found.push_back(name);
+  if (found.size() > 1)
+    fail(ErrorCode::kUsage, data.where(), " holds two label arrays for output '", output, "': '",
+         found[0], "' and '", found[1], "'; name one: --loss \"", output, ":auto(", found[0],
+         ")\"");
+  return found.empty() ? "" : found[0];
+}
+
 std::string pick_label(const Graph& source, const data::Dataset& data) {
   std::vector<std::string> free, named;
   std::string all;
@@ -81,15 +95,11 @@ std::vector<data::ArraySpec> input_specs(const Graph& source) {
   return specs;
 }
 
-// Output `name`, or the first float one, with the spec's shapes.
-PlanTensor typed_output(const Graph& source, StepSpec spec) {
-  spec.mode = Mode::kPredict;
-  const CompileResult r =
-      compile(source, spec, {.evaluate = make_evaluator(), .after_pass = {}, .until = "infer"});
-  const Graph& g = r.graph;
+// Output `name`, or the first float one.
+PlanTensor typed_output(const Graph& g, const std::string& name) {
   for (size_t i = 0; i < g.outputs().size(); ++i) {
     const Value& x = g.value(g.outputs()[i]);
-    if (spec.loss.output.empty() ? is_float(x.dtype) : g.output_names()[i] == spec.loss.output)
+    if (name.empty() ? is_float(x.dtype) : g.output_names()[i] == name)
       return {g.output_names()[i], x.dtype, x.shape.is_const() ? x.shape.values() : Dims{}, {}};
   }
   return {};
@@ -137,6 +147,26 @@ void share_inputs(const Graph& source, data::Dataset& data) {
   }
 }
 
+namespace {
+void label_from_data(const Graph& source, const data::Dataset& data, const StepSpec& spec,
+                     LossSpec& loss, int64_t batch, bool alone) {
+  if (loss.kind == "graph") return;
+  if (loss.label.empty() && !loss.output.empty())
+    loss.label = label_of_output(source, data, loss.output);
+  if (loss.label.empty() && alone) loss.label = pick_label(source, data);
+  if (loss.label.empty()) return;
+  const data::StoredArray* label = data.find(loss.label);
+  if (label == nullptr) {
+    if (spec.mode == Mode::kEval) return;  // no loss then
+    data.stored(loss.label);               // throws: names the arrays that there are
+  }
+  loss.label_dims = label->dims;
+  if (!label->dims.empty()) loss.label_dims[0] = batch;
+  const bool wide = spec.compute == DType::kF64 && label->dtype == DType::kF64;
+  loss.label_dtype = !is_float(label->dtype) ? DType::kI64 : wide ? DType::kF64 : DType::kF32;
+}
+}  // namespace
+
 StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec spec,
                        int64_t batch) {
   data.check_fits(input_specs(source));
@@ -148,31 +178,28 @@ StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec 
     if (!data.shared(name)) dims[0] = batch;
     spec.input_dims[name] = std::move(dims);
   }
-  if (spec.loss.kind == "graph" || spec.mode == Mode::kPredict) return spec;
-  if (spec.loss.label.empty()) spec.loss.label = pick_label(source, data);
-  if (spec.loss.label.empty()) return spec;
-  const data::StoredArray* label = data.find(spec.loss.label);
-  if (label == nullptr) {
-    if (spec.mode == Mode::kEval) return spec;  // no loss then
-    data.stored(spec.loss.label);               // throws: names the arrays that there are
-  }
-  spec.loss.label_dims = label->dims;
-  if (!label->dims.empty()) spec.loss.label_dims[0] = batch;
-  const bool wide = spec.compute == DType::kF64 && label->dtype == DType::kF64;
-  spec.loss.label_dtype = !is_float(label->dtype) ? DType::kI64 : wide ? DType::kF64 : DType::kF32;
+  if (spec.mode == Mode::kPredict) return spec;
+  const bool alone = spec.more_losses.empty();
+  label_from_data(source, data, spec, spec.loss, batch, alone);
+  for (LossSpec& loss : spec.more_losses) label_from_data(source, data, spec, loss, batch, false);
   return spec;
 }
 
-Target find_target(const Graph& source, const StepSpec& spec) {
-  const LossSpec& loss = spec.loss;
-  const PlanTensor output = typed_output(source, spec);
+namespace {
+Target find_target(const Graph& typed, const LossSpec& loss) {
+  const PlanTensor output = typed_output(typed, loss.output);
   Target t;
   t.output = output.name;
+  t.factor = loss.factor;
+  t.kind = "graph";
   if (loss.kind == "graph" || loss.label_dtype == DType::kUndefined ||
       (loss.kind == "auto" && output.dims.empty()))
     return t;
+  t.label = loss.label;
+  t.label_dtype = loss.label_dtype;
   const bool soft = is_float(loss.label_dtype);
   const std::string kind = loss.kind != "auto" ? loss.kind : soft ? "mse" : "cross_entropy";
+  t.kind = kind;
   t.metric.ignore_index = loss.ignore_index;
   if (kind == "cross_entropy" || kind == "nll" || (kind == "focal" && !soft)) {
     const int axis =
@@ -190,6 +217,21 @@ Target find_target(const Graph& source, const StepSpec& spec) {
   if (!t.classes && element_count(output.dims) != element_count(loss.label_dims))
     t.metric.kind = MetricSpec::Kind::kNone;  // compile() says why
   return t;
+}
+
+}  // namespace
+
+std::vector<Target> find_targets(const Graph& source, const StepSpec& spec) {
+  StepSpec forward = spec;
+  forward.mode = Mode::kPredict;
+  const CompileResult r =
+      compile(source, forward, {.evaluate = make_evaluator(), .after_pass = {}, .until = "infer"});
+  std::vector<Target> out;
+  for (const LossSpec& loss : spec.losses()) {
+    out.push_back(find_target(r.graph, loss));
+    if (!spec.more_losses.empty()) out.back().name = loss.output;
+  }
+  return out;
 }
 
 }  // namespace ortrain

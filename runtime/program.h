@@ -57,17 +57,25 @@ std::optional<Dim> batch_axis(const Graph& source);
 void share_inputs(const Graph& source, data::Dataset& data);
 
 // The spec with input shapes and labels taken from a data set, for batches of `batch` samples.
-// A label array is looked for where the loss needs one and none is named: the only array that is
-// no model input, or the one called label(s), target(s) or y. Integer labels become i64.
+// A label array is looked for where a loss needs one and none is named: for the only loss the only
+// array that is no model input, or the one called label(s), target(s) or y; for a loss that names
+// its output OUT the one called OUT_label(s), OUT_target(s), OUT_y, label(s)_OUT, target(s)_OUT or
+// y_OUT. Integer labels become i64.
 StepSpec spec_for_data(const Graph& source, const data::Dataset& data, StepSpec spec,
                        int64_t batch);
 
-// What an evaluation of this spec measures, and the model output it looks at.
+// What an evaluation measures of one loss, and the model output it looks at.
 struct Target {
   MetricSpec metric;
-  std::string output;   // name of the model output
+  std::string name;    // of the loss, where there are several; "" for the only one
+  std::string output;  // name of the model output
+  std::string label;   // name of the label array, "" when there is none
+  DType label_dtype = DType::kUndefined;
+  std::string kind;  // of the loss, "auto" decided
+  double factor = 1;
   int64_t classes = 0;  // > 0: labels are class indices below it
 };
-Target find_target(const Graph& source, const StepSpec& spec);
+// One per loss, in the order of StepSpec::losses(). `spec` as spec_for_data() gives it.
+std::vector<Target> find_targets(const Graph& source, const StepSpec& spec);
 
 }  // namespace ortrain

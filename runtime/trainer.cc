@@ -7,6 +7,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "runtime/class_weights.h"
 #include "runtime/ema.h"
 
 namespace ortrain {
@@ -56,14 +57,15 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   spec_.mode = Mode::kTrain;
   spec_.skip_nonfinite = true;  // so that a bad step can be looked at, and left out
   const int64_t full = sampler_.count(0);
-  target_ = find_target(source, spec_for_data(source, train, spec_, full));
+  targets_ = find_targets(source, spec_for_data(source, train, spec_, full));
+  const std::vector<std::string> weights = balance_classes(targets_, train, spec_);
   for (int64_t size : batch_sizes(sampler_, std::max<int64_t>(total_, 1)))
     add_program(programs_, train_, Mode::kTrain, size);
   messages_ = program().messages();
+  messages_.insert(messages_.end(), weights.begin(), weights.end());
   const data::Fit fit = train_.check_fits(program().arrays());
   messages_.insert(messages_.end(), fit.notes.begin(), fit.notes.end());
-  const std::string label = spec_for_data(source, train, spec_, full).loss.label;
-  if (target_.classes > 0) train_.check_labels(label, target_.classes, spec_.loss.ignore_index);
+  check_labels(targets_, train_);
   if (eval_) make_eval_programs();
   if (const size_t limit = memory_limit(), need = store_.bytes() + program().plan().arena_bytes;
       limit > 0 && need > limit)
@@ -99,11 +101,7 @@ void Trainer::make_eval_programs() {
   for (int64_t size : batch_sizes(sampler, sampler.steps_per_epoch()))
     add_program(evals_, *eval_, Mode::kEval, size);
   eval_->check_fits(eval_program()->arrays());
-  StepSpec spec = spec_;
-  spec.mode = Mode::kEval;
-  const std::string label = spec_for_data(source_, *eval_, spec, 1).loss.label;
-  if (target_.classes > 0 && eval_->has(label))
-    eval_->check_labels(label, target_.classes, spec_.loss.ignore_index);
+  check_labels(eval_targets(), *eval_);
 }
 
 std::string Trainer::memory_text() const {
@@ -169,11 +167,13 @@ TrainResult Trainer::run(Observer& observer) {
   int64_t saved_at = run_.step, skipped_in_a_row = 0;
   auto saved_time = Clock::now();
   std::vector<const void*> arrays(program().arrays().size());
+  StepInfo info;  // one for all steps: nothing is allocated in the loop
+  for (const Target& t : targets_)
+    if (!t.name.empty()) info.losses.emplace_back(t.name, 0);
   while (run_.step < total_ && !result.stopped) {
     const auto start = Clock::now();
     const data::Batch* batch = loader.next();
     ORTRAIN_CHECK(batch != nullptr, "the loader ended early");
-    StepInfo info;
     info.wait_ms = ms_since(start);
     for (size_t i = 0; i < arrays.size(); ++i) arrays[i] = batch->arrays[i].data;
     Program& program = *programs_.at(batch->count);
@@ -184,6 +184,7 @@ TrainResult Trainer::run(Observer& observer) {
       return i < 0 ? missing : program.executor().output(i).as_double(0);
     };
     info.loss = scalar("loss", 0);
+    for (auto& [name, value] : info.losses) value = scalar(("loss/" + name).c_str(), 0);
     info.lr = scalar("lr", 0);
     info.grad_norm = scalar("grad_norm", -1);
     info.this_skipped =
@@ -227,44 +228,34 @@ TrainResult Trainer::run(Observer& observer) {
   return result;
 }
 
+// The label array of the evaluation data may have another name.
+std::vector<Target> Trainer::eval_targets() const {
+  StepSpec spec = spec_;
+  spec.mode = Mode::kEval;
+  spec = spec_for_data(source_, *eval_, spec, 1);
+  std::vector<Target> targets = targets_;
+  const std::vector<LossSpec> losses = spec.losses();
+  for (size_t i = 0; i < targets.size(); ++i) targets[i].label = losses[i].label;
+  return targets;
+}
+
 EvalResult Trainer::evaluate() {
   ORTRAIN_CHECK(eval_ != nullptr, "no evaluation data");
   const auto start = Clock::now();
   const AveragedWeights averaged(store_);
   const data::Sampler sampler = eval_sampler();
-  const std::vector<data::ArraySpec> specs = eval_program()->arrays();
-  StepSpec eval_spec = spec_;
-  eval_spec.mode = Mode::kEval;
-  const std::string label = spec_for_data(source_, *eval_, eval_spec, 1).loss.label;
-  size_t label_at = specs.size();
-  for (size_t i = 0; i < specs.size(); ++i)
-    if (specs[i].name == label) label_at = i;
-  data::Loader loader(*eval_, specs, sampler,
+  data::Loader loader(*eval_, eval_program()->arrays(), sampler,
                       {.end_step = sampler.steps_per_epoch(), .threaded = false});
-  Metrics metrics(target_.metric);
+  Evaluation evaluation(eval_targets());
   EvalResult result;
-  double loss = 0, weight = 0;
   while (const data::Batch* batch = loader.next()) {
     Program& p = *evals_.at(batch->count);
     p.run(pointers(*batch));
-    const int loss_at = p.plan().output("loss"), output_at = p.plan().output(target_.output);
-    int64_t counted = batch->count;
-    if (label_at < specs.size() && output_at >= 0) {
-      const int64_t labels =
-          metrics.add(p.executor().output(output_at), batch->arrays[label_at].tensor());
-      // The loss is a mean over valid labels where some are ignored.
-      if (target_.classes > 0) counted = labels;
-    }
-    if (loss_at >= 0 && counted > 0) {
-      result.has_loss = true;
-      loss += p.executor().output(loss_at).as_double(0) * static_cast<double>(counted);
-      weight += static_cast<double>(counted);
-    }
+    evaluation.add(p, *batch);
     result.samples += batch->count;
   }
+  static_cast<EvalValues&>(result) = evaluation.values();
   result.step = run_.step;
-  result.loss = weight > 0 ? loss / weight : 0;
-  result.metrics = metrics.values(result.loss);
   result.seconds = ms_since(start) / 1000;
   return result;
 }

@@ -15,6 +15,7 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/loader.h"
+#include "runtime/evaluation.h"
 #include "runtime/program.h"
 
 namespace ortrain {
@@ -41,18 +42,16 @@ struct StepInfo {
   int64_t step = 0, steps = 0;  // from 1; of the whole run
   int64_t epoch = 0;            // from 0
   double loss = 0, lr = 0;
-  double grad_norm = -1;       // negative: not computed
-  double ms = 0, wait_ms = 0;  // the whole step; of it, waiting for data
+  std::vector<std::pair<std::string, double>> losses;  // by output, where there are several
+  double grad_norm = -1;                               // negative: not computed
+  double ms = 0, wait_ms = 0;                          // the whole step; of it, waiting for data
   int64_t samples = 0;
   int64_t skipped = 0;  // steps so far
   bool this_skipped = false;
 };
 
-struct EvalResult {
+struct EvalResult : EvalValues {
   int64_t step = 0, samples = 0;
-  double loss = 0;  // exact mean over all samples (valid labels, where the loss ignores some)
-  bool has_loss = false;
-  std::vector<Metric> metrics;
   double seconds = 0;
 };
 
@@ -105,6 +104,7 @@ class Trainer {
   void make_eval_programs();
   data::Sampler make_sampler(int64_t samples) const;
   data::Sampler eval_sampler() const;
+  std::vector<Target> eval_targets() const;
   std::string save(Observer& observer);
   void check_loss(double loss, Program& program, const std::vector<const void*>& arrays);
 
@@ -115,7 +115,7 @@ class Trainer {
   ParamStore::Copied copied_;
   data::Sampler sampler_;
   int64_t total_ = 0;
-  Target target_;
+  std::vector<Target> targets_;
   ParamStore store_;
   Arena arena_;
   Programs programs_, evals_;

@@ -3,10 +3,14 @@
 // Meanings and reductions are PyTorch's (mean over valid targets, or over all elements). An output
 // that ends in Softmax, LogSoftmax or Sigmoid is trained through its logits where the loss allows
 // (losses.h has the formulas).
-// After it the outputs are "loss" (kTrain, kGrads), "loss" and the model's own (kEval with labels),
-// or the model's own. Refuses labels whose shape does not fit, and a missing label array.
+// Several losses (StepSpec::more_losses) add up, each with its factor and its own mean; an output
+// without one is left out. After it the outputs are "loss" (kTrain, kGrads), "loss" and the model's
+// own (kEval with labels), or the model's own; several losses and their divisors follow "loss"
+// (pipeline.h). Refuses labels whose shape does not fit, and a missing label array.
 #include <algorithm>
+#include <set>
 
+#include "graph/autodiff.h"
 #include "graph/error.h"
 #include "graph/op_def.h"
 #include "graph/passes/losses.h"
@@ -19,8 +23,15 @@ namespace {
 
 class LossBuilder {
  public:
-  LossBuilder(Graph& g, PassContext& ctx)
-      : g_(g), ctx_(ctx), spec_(ctx.spec.loss), b_(g, "loss|attach_loss") {}
+  // `name`: of one loss among several; "" for the only one.
+  LossBuilder(Graph& g, PassContext& ctx, const LossSpec& spec, const std::string& name)
+      : g_(g),
+        ctx_(ctx),
+        spec_(spec),
+        b_(g, cat("loss", name.empty() ? "" : "/", name, "|attach_loss")) {}
+
+  // What the mean was divided by; empty where that is a fixed share of the samples.
+  Expr divisor() const { return divisor_; }
 
   // The loss, or empty when there is nothing to compute it from and it is not needed.
   Expr build(bool needed) {
@@ -34,8 +45,12 @@ class LossBuilder {
       else if (labelled)
         kind = is_float(label_dtype()) ? "mse" : "cross_entropy";
     }
+    if (!spec_.class_weights.empty() && kind != "auto" && kind != "cross_entropy" &&
+        kind != "nll" && kind != "bce" && kind != "bce_with_logits")
+      fail(ErrorCode::kUsage, "--class-weights: loss ", kind, " on output '", output_name_,
+           "' has no classes to weight; cross_entropy, nll, bce and bce_with_logits have");
     if (kind == "graph") {
-      ctx_.did = cat("loss is output '", output_name_, "'");
+      did(cat("loss is output '", output_name_, "'"));
       return graph_loss();
     }
     if (!labelled) {
@@ -46,11 +61,17 @@ class LossBuilder {
            " in the data (--label NAME); a model whose first output is its loss needs none");
     }
     take_label();
-    ctx_.did = cat(kind, " of output '", output_name_, "' against '", spec_.label, "'");
+    did(cat(kind, " of output '", output_name_, "' against '", spec_.label, "'",
+            spec_.class_weights.empty() ? "" : ", weighted by class"));
     return of_kind(kind);
   }
 
  private:
+  void did(const std::string& what) {
+    ctx_.did +=
+        cat(ctx_.did.empty() ? "" : "; ", spec_.factor == 1 ? "" : cat(spec_.factor, " x "), what);
+  }
+
   ValueId input_named(const std::string& name) const {
     for (ValueId v : g_.inputs())
       if (g_.value(v).name == name && !name.empty()) return v;
@@ -113,7 +134,8 @@ class LossBuilder {
         if (kind == "bce") used = "bce_with_logits";
       }
     }
-    if (const Expr loss = formula_loss(b_, spec_, used, output_, label_)) return loss;
+    const Expr positive = spec_.class_weights.empty() ? Expr() : positive_weight();
+    if (const Expr loss = formula_loss(b_, spec_, used, output_, label_, positive)) return loss;
     fail(ErrorCode::kUsage, "loss '", kind,
          "' is unknown; there are graph, cross_entropy, mse, l1, huber, smooth_l1, bce, "
          "bce_with_logits, nll, kl_div, focal, dice, ctc");
@@ -185,16 +207,62 @@ class LossBuilder {
 
   Expr integer_labels() { return is_float(label_.dtype()) ? label_ : b_.cast(label_, DType::kI64); }
 
+  Expr weights_constant(const Dims& dims) {
+    HostTensor t(output_.dtype(), dims);
+    for (int64_t i = 0; i < t.count(); ++i)
+      t.set_double(i, spec_.class_weights[static_cast<size_t>(i)]);
+    return b_.constant(std::move(t));
+  }
+
+  // One weight per class, [classes]; empty when none are given.
+  Expr class_weights(int axis) {
+    if (spec_.class_weights.empty()) return {};
+    const auto given = static_cast<int64_t>(spec_.class_weights.size());
+    const Dim& classes = output_.shape()[axis];
+    if (classes.is_const() && classes.value() != given)
+      fail(ErrorCode::kUsage, "--class-weights gives ", given, " numbers, output '", output_name_,
+           "' ", output_.shape().str(), " has ", classes.value(), " classes on axis ", axis);
+    return weights_constant({given});
+  }
+
+  // What a positive counts, broadcast to the scores: one number, one per score of the last axis, or
+  // one per channel (axis 1).
+  Expr positive_weight() {
+    const Shape& x = output_.shape();
+    const auto given = static_cast<int64_t>(spec_.class_weights.size());
+    const auto fits = [&](int axis) {
+      return axis < x.rank() && x[axis].is_const() && x[axis].value() == given;
+    };
+    if (given == 1 || fits(x.rank() - 1)) return weights_constant({given});
+    if (!fits(1))
+      fail(ErrorCode::kUsage, "--class-weights gives ", given, " numbers, output '", output_name_,
+           "' has shape ", x.str(),
+           "; expected the weight of positives: one number, or one per score of its last axis");
+    Dims dims(static_cast<size_t>(x.rank() - 1), 1);
+    dims[0] = given;
+    return weights_constant(dims);
+  }
+
+  Expr mean(const Mean& m) {
+    divisor_ = m.divisor;
+    return m.mean;
+  }
+
   Expr cross_entropy() {
     const int axis = class_axis();
     through_softmax(axis);
-    return b_.op("ortrain.CrossEntropy", {output_, integer_labels()},
-                 {{"axis", int64_t{axis}},
-                  {"ignore_index", spec_.ignore_index},
-                  {"label_smoothing", spec_.label_smoothing}});
+    const std::vector<Expr> y =
+        b_.ops("ortrain.CrossEntropy", {output_, integer_labels(), class_weights(axis)},
+               {{"axis", int64_t{axis}},
+                {"ignore_index", spec_.ignore_index},
+                {"label_smoothing", spec_.label_smoothing}},
+               ctx_.spec.mode == Mode::kEval ? 3 : 1);
+    if (y.size() == 3) divisor_ = y[2];
+    return y[0];
   }
 
-  // The entries of x (classes on `axis`) that the labels name, and which of them count (1 or 0).
+  // The entries of x (classes on `axis`) that the labels name, and how much each counts: the weight
+  // of its class, 0 where it is ignored.
   std::pair<Expr, Expr> labelled(Expr x, int axis) {
     const Expr t = integer_labels();
     const Expr ignored = b_.op("Equal", {t, b_.scalar(DType::kI64, double(spec_.ignore_index))});
@@ -202,7 +270,9 @@ class LossBuilder {
     const Expr picked = b_.squeeze(
         b_.op("GatherElements", {x, b_.unsqueeze(index, {axis})}, {{"axis", int64_t{axis}}}),
         {axis});
-    return {picked, 1 - b_.cast(ignored, x.dtype())};
+    const Expr counts = 1 - b_.cast(ignored, x.dtype()), weights = class_weights(axis);
+    if (!weights) return {picked, counts};
+    return {picked, counts * b_.op("Gather", {weights, index}, {{"axis", int64_t{0}}})};
   }
 
   // Negative log likelihood of log-probabilities: -mean of the labelled entries.
@@ -213,8 +283,8 @@ class LossBuilder {
     const int axis = class_axis();
     std::string op;
     if (logits_before_softmax(g_, output_.id(), axis, op) != kNone) return cross_entropy();
-    const auto [picked, valid] = labelled(output_, axis);
-    return -mean_of_valid(b_, picked, valid);
+    const auto [picked, counts] = labelled(output_, axis);
+    return mean(weighted_mean(b_, -picked, counts));
   }
 
   // -mean((1 - p)^gamma log p) of the labelled classes, p by softmax.
@@ -223,7 +293,7 @@ class LossBuilder {
     through_softmax(axis);
     const Expr log_p = b_.op("LogSoftmax", {output_}, {{"axis", int64_t{axis}}});
     const auto [picked, valid] = labelled(log_p, axis);
-    return focal_of_log(b_, picked, valid, spec_.focal_gamma);
+    return mean(focal_of_log(b_, picked, valid, spec_.focal_gamma));
   }
 
   // Scores [B,T,C] or [T,B,C], labels [B,S].
@@ -248,26 +318,67 @@ class LossBuilder {
   PassContext& ctx_;
   const LossSpec& spec_;
   Builder b_;
-  Expr output_, label_;
+  Expr output_, label_, divisor_;
   std::string output_name_;
 };
+
+// Outputs without a loss are left out of training; said where parameters are left out with them.
+void tell_unused_outputs(const Graph& g, ValueId loss, PassContext& ctx) {
+  PerValue<bool> used = reaches(g, {loss});
+  for (size_t i = 0; i < g.outputs().size(); ++i) {
+    PerValue<bool> path = reaches(g, {g.outputs()[i]});
+    int64_t count = 0;
+    std::string names;
+    for (ValueId v : g.sources(Source::kParam)) {
+      if (!path[v] || used[v]) continue;
+      if (++count <= 4) names += cat(count > 1 ? ", " : "", g.describe_value(v));
+    }
+    if (count > 0)
+      ctx.messages.push_back(cat("output '", g.output_names()[i], "' has no loss: ", count,
+                                 count == 1 ? " parameter" : " parameters",
+                                 " that no loss uses stay as they are (", names,
+                                 count > 4 ? ", ..." : "", ")"));
+  }
+}
 
 }  // namespace
 
 void pass_attach_loss(Graph& g, PassContext& ctx) {
   const Mode mode = ctx.spec.mode;
   const bool gradients = mode == Mode::kTrain || mode == Mode::kGrads;
-  Expr loss;
-  LossBuilder builder(g, ctx);
-  if (gradients || mode == Mode::kEval) loss = builder.build(gradients);
-  decide_trainable(g, gradients ? std::vector<ValueId>{loss.id()} : g.outputs(), ctx);
-  if (loss) {
+  const std::vector<LossSpec> losses = ctx.spec.losses();
+  Expr total;
+  std::vector<std::pair<std::string, ValueId>> results;  // what is measured besides the total
+  Builder sum(g, "loss|attach_loss");
+  bool complete = true;
+  for (const LossSpec& spec : losses) {
+    if (mode == Mode::kPredict) break;
+    const std::string name = losses.size() > 1 ? spec.output : "";
+    LossBuilder builder(g, ctx, spec, name);
+    const Expr loss = sum.wrap(builder.build(gradients).id());
+    if (!loss) {
+      complete = false;
+      continue;
+    }
+    const Expr part = spec.factor == 1 ? loss : loss * spec.factor;
+    total = total ? total + sum.cast(part, total.dtype()) : part;
+    if (!name.empty()) results.emplace_back("loss/" + name, loss.id());
+    if (mode == Mode::kEval && builder.divisor())
+      results.emplace_back(cat("loss/", name, name.empty() ? "" : "/", "divisor"),
+                           builder.divisor().id());
+  }
+  if (complete && total) results.emplace(results.begin(), "loss", total.id());
+  if (gradients) tell_unused_outputs(g, total.id(), ctx);
+  decide_trainable(g, gradients ? std::vector<ValueId>{total.id()} : g.outputs(), ctx);
+  if (!results.empty()) {
     const std::vector<ValueId> outputs = g.outputs();
     const std::vector<std::string> names = g.output_names();
     g.clear_outputs();
-    g.add_output(loss.id(), "loss");
+    std::set<std::string> taken;
+    for (const auto& [name, v] : results)
+      if (taken.insert(name).second) g.add_output(v, name);
     for (size_t i = 0; i < outputs.size() && !gradients; ++i)
-      if (names[i] != "loss") g.add_output(outputs[i], names[i]);
+      if (!taken.contains(names[i])) g.add_output(outputs[i], names[i]);
   }
   g.erase_dead();
   int64_t trainable = 0, elements = 0;

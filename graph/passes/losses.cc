@@ -34,14 +34,19 @@ Expr huber(Builder& b, Expr d, double delta, double scale) {
 }
 
 // Per element: max(x,0) - x y + log(1 + exp(-|x|)), as softplus(x) = max(x,0) + log1p(e^-|x|).
-Expr bce_of_logits(Builder& b, Expr x, Expr y) { return b.unary("Softplus", x) - x * y; }
+// With the weight w of positives (torch's pos_weight): (1-y) x + (1 + (w-1) y) softplus(-x).
+Expr bce_of_logits(Builder& b, Expr x, Expr y, Expr w = {}) {
+  if (!w) return b.unary("Softplus", x) - x * y;
+  return (1 - y) * x + (1 + (w - 1) * y) * b.unary("Softplus", -x);
+}
 
 // Log terms are kept above -100, as in torch.nn.BCELoss.
-Expr bce(Builder& b, Expr p, Expr y) {
+Expr bce(Builder& b, Expr p, Expr y, Expr w) {
   const Expr floor = b.scalar(p.dtype(), -100);
   const Expr log_p = b.op("Max", {b.log(p), floor});
   const Expr log_q = b.op("Max", {b.log(1 - p), floor});
-  return -mean(b, y * log_p + (1 - y) * log_q);
+  const Expr positive = w ? w * y : y;
+  return -mean(b, positive * log_p + (1 - y) * log_q);
 }
 
 // torch.nn.KLDivLoss, reduction mean: mean(y (log y - x)) over all elements, 0 where y is 0.
@@ -67,28 +72,31 @@ Expr focal(Builder& b, Expr x, Expr y, double gamma) {
 
 }  // namespace
 
-Expr formula_loss(Builder& b, const LossSpec& spec, const std::string& kind, Expr x, Expr y) {
+Expr formula_loss(Builder& b, const LossSpec& spec, const std::string& kind, Expr x, Expr y,
+                  Expr positive) {
   if (kind == "mse") return mean(b, (x - y) * (x - y));
   if (kind == "l1") return mean(b, b.unary("Abs", x - y));
   if (kind == "huber") return huber(b, x - y, spec.huber_delta, spec.huber_delta);
   if (kind == "smooth_l1") return huber(b, x - y, spec.huber_delta, 1);
-  if (kind == "bce") return bce(b, x, y);
-  if (kind == "bce_with_logits") return mean(b, bce_of_logits(b, x, y));
+  if (kind == "bce") return bce(b, x, y, positive);
+  if (kind == "bce_with_logits") return mean(b, bce_of_logits(b, x, y, positive));
   if (kind == "kl_div") return kl_div(b, x, y);
   if (kind == "dice") return dice(b, x, y);
   if (kind == "focal") return focal(b, x, y, spec.focal_gamma);
   return {};
 }
 
-Expr mean_of_valid(Builder& b, Expr x, Expr valid) {
+Mean weighted_mean(Builder& b, Expr x, Expr weight) {
   const std::vector<int64_t> axes = axes_from(x, 0);
-  const Expr count = b.op("Max", {b.sum(valid, axes, false), b.scalar(x.dtype(), 1)});
-  return b.sum(x * valid, axes, false) / count;
+  const Expr sum = b.sum(weight, axes, false);
+  const Expr none = b.op("Equal", {sum, b.scalar(sum.dtype(), 0)});
+  const Expr divisor = b.where(none, b.scalar(sum.dtype(), 1), sum);
+  return {b.sum(x * weight, axes, false) / divisor, sum};
 }
 
-Expr focal_of_log(Builder& b, Expr log_p, Expr valid, double gamma) {
+Mean focal_of_log(Builder& b, Expr log_p, Expr valid, double gamma) {
   const Expr unsure = -b.unary("ortrain.Expm1", log_p);
-  return -mean_of_valid(b, power(b, unsure, gamma) * log_p, valid);
+  return weighted_mean(b, -(power(b, unsure, gamma) * log_p), valid);
 }
 
 ValueId logits_before_softmax(const Graph& g, ValueId v, int axis, std::string& op) {

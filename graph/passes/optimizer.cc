@@ -40,6 +40,7 @@ class OptimizerBuilder {
     g_.clear_outputs();
     g_.add_output(loss_.id(), "loss");
     g_.add_output(lr_.id(), "lr");
+    for (size_t i = 1; i < parts_.size(); ++i) g_.add_output(parts_[i].second, parts_[i].first);
     if (norm_) g_.add_output(norm_.id(), "grad_norm");
     ctx_.did = cat(spec_.name, ": ", slots_.size(), " parameters in ", buckets_, " buckets",
                    norm_ ? ", clipped by global norm" : "");
@@ -50,7 +51,9 @@ class OptimizerBuilder {
     std::vector<size_t> position(static_cast<size_t>(g_.node_count()), 0);
     const std::vector<NodeId> order = g_.topo();
     for (size_t i = 0; i < order.size(); ++i) position[static_cast<size_t>(order[i])] = i + 1;
-    size_t output = 1;
+    size_t output = 0;  // the losses come first
+    while (output < g_.outputs().size() && !g_.output_names()[output].starts_with("grad/"))
+      parts_.emplace_back(g_.output_names()[output], g_.outputs()[output]), ++output;
     for (const auto& [v, info] : g_.params) {
       if (!info.trainable) continue;
       ORTRAIN_CHECK(
@@ -113,6 +116,7 @@ class OptimizerBuilder {
   OptimizerRules rules_;
   Builder b_;
   std::vector<GradSlot> slots_;
+  std::vector<std::pair<std::string, ValueId>> parts_;  // "loss", then each of several
   Expr loss_, step_, lr_, norm_, clip_scale_, apply_;
   int buckets_ = 0;
 };

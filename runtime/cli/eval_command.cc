@@ -6,7 +6,7 @@
 
 #include "graph/error.h"
 #include "runtime/cli/setup.h"
-#include "runtime/metrics.h"
+#include "runtime/evaluation.h"
 
 namespace ortrain::cli {
 
@@ -15,31 +15,18 @@ int run_eval(Context& c) {
       c.config.has("eval-data") ? c.config.text("eval-data") : c.config.text("data");
   if (paths.empty()) explain_missing_data(c, "eval");
   DataRun r(c, paths, Mode::kEval);
-  const Target target = find_target(c.file->graph(), r.spec());
-  const std::string& label = r.spec().loss.label;
-  if (target.classes > 0) r.data().check_labels(label, target.classes, r.spec().loss.ignore_index);
-  Metrics metrics(target.metric);
-  double loss = 0, weight = 0;
-  r.run([&](const data::Batch& b, Program& p) {
-    int64_t counted = b.count;
-    const int output = p.plan().output(target.output), loss_at = p.plan().output("loss");
-    for (const data::BatchArray& a : b.arrays) {
-      if (a.name != label || output < 0) continue;
-      const int64_t labels = metrics.add(p.executor().output(output), a.tensor());
-      if (target.classes > 0) counted = labels;  // the loss is a mean over the labels that count
-    }
-    if (loss_at < 0 || counted == 0) return;
-    loss += p.executor().output(loss_at).as_double(0) * static_cast<double>(counted);
-    weight += static_cast<double>(counted);
-  });
-  if (weight == 0)
+  const std::vector<Target> targets = find_targets(c.file->graph(), r.spec());
+  check_labels(targets, r.data());
+  Evaluation evaluation(targets);
+  r.run([&](const data::Batch& b, Program& p) { evaluation.add(p, b); });
+  const EvalValues values = evaluation.values();
+  if (!values.has_loss)
     fail(ErrorCode::kData, "nothing to evaluate: ", r.data().where(), " (", r.data().summary(),
          ") has no labels; name them with --label");
-  const double mean = loss / weight;
-  const std::vector<Metric> values = metrics.values(mean);
   if (c.config.has("json")) {
-    nlohmann::ordered_json j{{"samples", r.data().samples()}, {"loss", mean}};
-    for (const Metric& m : values) j[m.name] = m.value;
+    nlohmann::ordered_json j{{"samples", r.data().samples()}, {"loss", values.loss}};
+    for (const auto& [name, loss] : values.losses) j["loss/" + name] = loss;
+    for (const Metric& m : values.metrics) j[m.name] = m.value;
     const std::string& path = c.config.text("json");
     if (path == "-") return std::printf("%s\n", j.dump().c_str()), 0;
     std::ofstream out(path);
@@ -48,8 +35,9 @@ int run_eval(Context& c) {
   }
   for (const std::string& n : r.notes()) std::printf("note: %s\n", n.c_str());
   std::printf("%s samples of %s\nloss %.6g\n", count_text(r.data().samples()).c_str(),
-              r.data().where().c_str(), mean);
-  for (const Metric& m : values) std::printf("%s %.6g\n", m.name.c_str(), m.value);
+              r.data().where().c_str(), values.loss);
+  for (const auto& [name, loss] : values.losses) std::printf("loss/%s %.6g\n", name.c_str(), loss);
+  for (const Metric& m : values.metrics) std::printf("%s %.6g\n", m.name.c_str(), m.value);
   return 0;
 }
 

@@ -37,16 +37,20 @@ const std::vector<Flag>& flag_table() {
       {"seed", kInt, "0", "Data", "seed of shuffling and dropout", 0, kBig},
 
       {"loss",
-       kChoice,
+       kText,
        "auto",
        "Loss",
-       "auto: the graph's scalar output, else by the label's type",
+       "kind, or OUTPUT:KIND(LABEL)*FACTOR, several with commas; auto: the graph's scalar output, "
+       "else by the label's type",
        0,
        0,
        {"auto", "graph", "cross_entropy", "mse", "l1", "huber", "smooth_l1", "bce",
         "bce_with_logits", "nll", "kl_div", "focal", "dice", "ctc"}},
       {"output", kText, "", "Loss",
        "model output the loss applies to (default: the first float one)"},
+      {"class-weights", kText, "", "Loss",
+       "one number per class, or auto = balanced; bce: of positives. Several losses: "
+       "OUT:W,W;OUT:auto"},
       {"ignore-index", kInt, "-100", "Loss", "class label that does not count", -kBig, kBig},
       {"label-smoothing", kNumber, "0", "Loss", "share of probability spread over all classes", 0,
        1},

@@ -101,7 +101,7 @@ int run_inspect(Context& c) {
   std::vector<std::string> said;
   const data::Dataset set = open_data(c, paths);
   const int64_t batch = batch_size(c, set.samples(), said);
-  const StepSpec spec = spec_for_data(source, set, make_spec(c, Mode::kTrain), batch);
+  const StepSpec spec = data_spec(c, set, Mode::kTrain, batch, said);
   CompileOptions options = compile_options(c);
   options.until = "attach_loss";  // the next pass refuses what cannot train; the list comes first
   const CompileResult checked = compile(source, spec, options);

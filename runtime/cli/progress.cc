@@ -53,7 +53,11 @@ Progress::~Progress() { finish(); }
 std::string Progress::render(const StepLine& s, double seconds) const {
   std::string out = cat("step ", s.step, "/", s.steps);
   if (s.epochs > 0) out += cat("  epoch ", s.epoch, "/", s.epochs);
-  out += "  loss " + number("%.4g", s.loss) + "  lr " + number("%.3g", s.lr);
+  out += "  loss " + number("%.4g", s.loss);
+  for (size_t i = 0; i < s.losses.size(); ++i)
+    out += cat(i == 0 ? " (" : ", ", s.losses[i].first, number(" %.4g", s.losses[i].second),
+               i + 1 == s.losses.size() ? ")" : "");
+  out += "  lr " + number("%.3g", s.lr);
   if (s.grad_norm >= 0) out += "  norm " + number("%.3g", s.grad_norm);
   out += "  " + number(s.samples_per_s < 100 ? "%.1f" : "%.0f", s.samples_per_s) + " samples/s";
   if (s.skipped > 0) out += cat("  skipped ", s.skipped);
@@ -137,6 +141,7 @@ void RunLog::step(const StepLine& s) {
   j["step"] = s.step;
   j["epoch"] = s.epoch;
   j["loss"] = finite(s.loss);
+  for (const auto& [name, loss] : s.losses) j["loss/" + name] = finite(loss);
   j["lr"] = s.lr;
   if (s.grad_norm >= 0 || std::isnan(s.grad_norm)) j["grad_norm"] = finite(s.grad_norm);
   j["skipped"] = s.this_skipped;

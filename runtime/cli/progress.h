@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace ortrain::cli {
 
@@ -16,7 +18,9 @@ namespace ortrain::cli {
 struct StepLine {
   int64_t step = 0;  // from 1
   int64_t steps = 0, epoch = 0, epochs = 0;
-  double loss = 0, lr = 0;
+  double loss = 0;
+  std::vector<std::pair<std::string, double>> losses;  // by output, where there are several
+  double lr = 0;
   double grad_norm = -1;  // negative: not computed
   double samples_per_s = 0, ms = 0, wait_ms = 0;
   int64_t skipped = 0;  // so far

@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "graph/error.h"
+#include "runtime/class_weights.h"
+#include "runtime/cli/losses.h"
 #include "runtime/cli/optimizer_flags.h"
 #include "runtime/evaluate.h"
 #include "runtime/threads.h"
@@ -33,14 +35,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   const Config& k = c.config;
   StepSpec s;
   s.mode = mode;
-  s.loss.label = k.text("label");
-  s.loss.kind = k.text("loss");
-  s.loss.output = k.text("output");
-  s.loss.ignore_index = k.integer("ignore-index");
-  s.loss.label_smoothing = k.number("label-smoothing");
-  s.loss.huber_delta = k.number("huber-delta");
-  s.loss.focal_gamma = k.number("focal-gamma");
-  s.loss.blank = k.integer("blank");
+  read_losses(k, s);
   s.optimizer = optimizer_spec(k);
   s.compute = k.text("precision") == "fp64" ? DType::kF64 : DType::kF32;
   s.seed = static_cast<uint64_t>(k.integer("seed"));
@@ -94,16 +89,31 @@ data::Dataset open_data(const Context& c, const std::string& paths) {
   return set;
 }
 
+StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64_t batch,
+                   std::vector<std::string>& notes) {
+  StepSpec spec = make_spec(c, mode);
+  const std::vector<LossSpec> losses = spec.losses();
+  if (std::none_of(losses.begin(), losses.end(), [](const LossSpec& l) { return l.balance; }))
+    return spec_for_data(c.file->graph(), data, spec, batch);
+  // Weights belong to the training data, whatever is evaluated.
+  std::optional<data::Dataset> training;
+  if (mode == Mode::kEval && c.config.has("data")) training = open_data(c, c.config.text("data"));
+  const data::Dataset& counted = training ? *training : data;
+  const StepSpec bound = spec_for_data(c.file->graph(), counted, spec, batch);
+  const auto said = balance_classes(find_targets(c.file->graph(), bound), counted, spec);
+  notes.insert(notes.end(), said.begin(), said.end());
+  return spec_for_data(c.file->graph(), data, spec, batch);
+}
+
 DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
     : set_(open_data(c, paths)), batch_(batch_size(c, set_.samples(), notes_)) {
   const int64_t total = set_.samples();
+  spec_ = data_spec(c, set_, mode, batch_, notes_);
   for (int64_t size : {batch_, total % batch_}) {
     if (size == 0 || programs_.contains(size)) continue;
-    const StepSpec spec = spec_for_data(c.file->graph(), set_, make_spec(c, mode), size);
-    if (size == batch_) spec_ = spec;
-    programs_[size] =
-        std::make_unique<Program>(c.file->graph(), spec, store_, arena_, select_options(c),
-                                  compile_options(c), drop_pages(c));
+    programs_[size] = std::make_unique<Program>(
+        c.file->graph(), spec_for_data(c.file->graph(), set_, spec_, size), store_, arena_,
+        select_options(c), compile_options(c), drop_pages(c));
   }
   const data::Fit fit = set_.check_fits(program().arrays());
   for (const auto* list : {&fit.notes, &program().messages()})

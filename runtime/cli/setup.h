@@ -21,6 +21,10 @@ int64_t batch_size(const Context& c, int64_t samples, std::vector<std::string>& 
 
 // What the settings say about a step; shapes and labels come from the data (spec_for_data).
 StepSpec make_spec(const Context& c, Mode mode);
+// The same with shapes and labels of a data set, for batches of `batch` samples, and with the class
+// weights that --class-weights auto takes from the training data.
+StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64_t batch,
+                   std::vector<std::string>& notes);
 CompileOptions compile_options(const Context& c);
 SelectOptions select_options(const Context& c);
 // Lets the pages of the model file go once a weight has been copied out of them.

@@ -43,6 +43,7 @@ class CliObserver : public Observer {
                   .epoch = s.epoch + 1,
                   .epochs = epochs_,
                   .loss = s.loss,
+                  .losses = s.losses,
                   .lr = s.lr,
                   .grad_norm = s.grad_norm,
                   .samples_per_s = 0,
@@ -67,6 +68,10 @@ class CliObserver : public Observer {
     if (e.has_loss) {
       j["loss"] = e.loss;
       text += "  loss " + short_number(e.loss);
+    }
+    for (const auto& [name, loss] : e.losses) {
+      j["loss/" + name] = loss;
+      text += cat("  loss/", name, " ", short_number(loss));
     }
     for (const Metric& m : e.metrics) {
       j[m.name] = m.value;
