@@ -85,6 +85,15 @@ struct OptimizerSpec {
   double pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;  // one_cycle
 };
 
+// Adapters beside 2-D weights (graph/lora.h).
+struct LoraSpec {
+  int64_t rank = 0;  // 0 = off
+  double alpha = 0;
+  double dropout = 0;                // of what the adapters read
+  std::vector<std::string> targets;  // regexes over names of weights or nodes; empty = all that can
+  double scale() const { return alpha / static_cast<double>(rank); }
+};
+
 struct StepSpec {
   Mode mode = Mode::kTrain;
   Binding binding;  // symbol -> value, all symbols of the inputs
@@ -107,6 +116,7 @@ struct StepSpec {
                             // every mode; running variance then is ONNX's, not PyTorch's
   bool skip_nonfinite =
       true;  // the update is skipped, and no state changes, when the loss is not finite
+  LoraSpec lora;
   std::vector<std::string> train, freeze;  // regexes over parameter names
   std::set<std::string> disabled;          // pass names
 };

@@ -7,6 +7,7 @@
 
 #include "graph/autodiff.h"
 #include "graph/error.h"
+#include "graph/lora.h"
 #include "graph/op_def.h"
 #include "graph/rewrite.h"
 
@@ -155,6 +156,8 @@ const char* const kBufferNames[] = {"position_ids",
 
 namespace {
 
+constexpr const char* kFrozenByLora = "frozen by --lora; --train with its name trains it too";
+
 // Why a tensor that could train does not by default; "" when it does.
 std::string constant_reason(const Graph& g, ValueId v) {
   const Value& x = g.value(v);
@@ -186,12 +189,17 @@ ParamInfo judge(const Graph& g, ValueId v, const StepSpec& spec, bool on_path,
   };
   const bool wanted = matches_any(spec.train, name);
   if (matches_any(spec.freeze, name)) return answer(false, "frozen by --freeze");
-  if (!spec.train.empty() && !wanted) return answer(false, "not named by --train");
+  const bool adapter = spec.lora.rank > 0 && is_lora_name(name);
+  if (adapter && on_path) return answer(true, "an adapter of --lora");
+  if (!spec.train.empty() && !wanted && spec.lora.rank == 0)
+    return answer(false, "not named by --train");
   if (g.value(v).uses.empty()) return answer(false, "not used");
   if (!on_path) return answer(false, off_path);
   if (wanted) return answer(true, "named by --train");
   const std::string reason = constant_reason(g, v);
-  return reason.empty() ? answer(true, "float data on a gradient path") : answer(false, reason);
+  if (!reason.empty()) return answer(false, reason);
+  if (spec.lora.rank > 0) return answer(false, kFrozenByLora);
+  return answer(true, "float data on a gradient path");
 }
 
 std::string integer_weights(const Graph& g) {
@@ -228,7 +236,8 @@ void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& 
     const ParamInfo info = g.params[v] = judge(g, v, spec, path[v], "does not reach the loss");
     if (wanted && !frozen && !info.trainable)
       insisted += cat(insisted.empty() ? "" : ", ", "'", name, "' (", info.reason, ")");
-    const bool by_regex = frozen || (!spec.train.empty() && !wanted);
+    const bool by_regex = frozen || info.reason == kFrozenByLora ||
+                          (!spec.train.empty() && !wanted && spec.lora.rank == 0);
     if (!info.trainable && !by_regex && !g.value(v).uses.empty()) g.set_source(v, Source::kConst);
   }
   if (!insisted.empty())

@@ -41,7 +41,8 @@ void run_once(const Context& c, const OnnxFile& file, const data::Dataset& sampl
 }  // namespace
 
 void export_trained(const Context& c, const ParamStore& store, const data::Dataset& sample,
-                    const std::string& path, const std::map<std::string, std::string>& metadata) {
+                    const std::string& path, const std::map<std::string, std::string>& metadata,
+                    const LoraExport& lora) {
   const fs::path folder = fs::path(path).parent_path();
   const fs::path aside = folder / (".export-" + fs::path(path).filename().string());
   std::error_code error;
@@ -51,11 +52,16 @@ void export_trained(const Context& c, const ParamStore& store, const data::Datas
   try {
     const std::string draft = (aside / fs::path(path).filename()).string();
     std::map<std::string, HostTensor> kept;
+    const FindTensor find = [&](const std::string& name) -> const HostTensor* {
+      if (!store.find(name)) return nullptr;
+      return &(kept[name] = store.get(name));
+    };
+    const std::map<std::string, HostTensor> merged = lora.merged(find);
     c.file->export_model(
         draft,
         [&](const std::string& name) -> const HostTensor* {
-          if (!store.find(name)) return nullptr;
-          return &(kept[name] = store.get(name));
+          const auto it = merged.find(name);
+          return it == merged.end() ? find(name) : &it->second;
         },
         metadata);
     const auto again = OnnxFile::open(draft, c.ops, c.file->options());
@@ -65,6 +71,10 @@ void export_trained(const Context& c, const ParamStore& store, const data::Datas
     for (const auto& entry : fs::directory_iterator(aside))
       fs::rename(entry.path(), folder / entry.path().filename());
     fs::remove_all(aside, error);
+    std::vector<std::string> trained;
+    for (const StoreEntry& e : store.entries())
+      if (e.trainable) trained.push_back(e.name);
+    lora.write((folder / "adapters").string(), find, trained);
   } catch (const fs::filesystem_error& e) {
     fs::remove_all(aside, error);
     fail(ErrorCode::kIo, "cannot move the exported model to ", path, ": ", e.what());

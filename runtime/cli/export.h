@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/cli/commands.h"
+#include "runtime/cli/lora.h"
 #include "runtime/data/dataset.h"
 #include "runtime/param_store.h"
 
@@ -15,6 +16,7 @@ namespace ortrain::cli {
 // moved into place with its external data. Throws Error(kIo) or, when the check fails,
 // Error(kModel); a file that was there before then stays.
 void export_trained(const Context& c, const ParamStore& store, const data::Dataset& sample,
-                    const std::string& path, const std::map<std::string, std::string>& metadata);
+                    const std::string& path, const std::map<std::string, std::string>& metadata,
+                    const LoraExport& lora);
 
 }  // namespace ortrain::cli

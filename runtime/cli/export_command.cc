@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/export.h"
+#include "runtime/cli/lora.h"
 #include "runtime/cli/setup.h"
 #include "runtime/data/safetensors.h"
 
@@ -33,18 +34,24 @@ int run_export(Context& c) {
     for (auto& [name, t] : averages) values[name] = std::move(t);
     std::printf("the checkpoint holds averages of the weights (--ema); they are exported\n");
   }
+  const FindTensor find = [&](const std::string& name) {
+    const auto it = values.find(name);
+    return it == values.end() ? nullptr : &it->second;
+  };
+  if (const auto it = state.extra.find("lora"); it != state.extra.end()) {
+    const LoraExport lora(c, parse_lora(it->second), c.config.text("lora-export"));
+    const std::string apart =
+        lora.write((fs::path(out).parent_path() / "adapters").string(), find, {});
+    if (!apart.empty()) std::printf("adapters: %s\n", apart.c_str());
+    for (auto& [name, t] : lora.merged(find)) values[name] = t.clone();
+    std::erase_if(values, [](const auto& v) { return is_lora_name(v.first); });
+  }
   if (out.ends_with(".safetensors")) {
     std::vector<data::SafetensorsEntry> entries;
     for (const auto& [name, t] : values) entries.push_back({name, t.dtype(), t.dims(), t.raw()});
     data::write_safetensors(out, entries, metadata);
   } else {
-    c.file->export_model(
-        out,
-        [&](const std::string& name) {
-          const auto it = values.find(name);
-          return it == values.end() ? nullptr : &it->second;
-        },
-        metadata);
+    c.file->export_model(out, find, metadata);
   }
   std::printf("%s after step %lld: %s\n", newest->c_str(), static_cast<long long>(state.step),
               out.c_str());

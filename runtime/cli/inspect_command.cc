@@ -77,9 +77,10 @@ int run_inspect(Context& c) {
       c.config.has("data") ? c.config.text("data") : c.config.text("eval-data");
   if (paths.empty()) {
     print_interface(source);
-    StepSpec spec = make_spec(c, Mode::kPredict);
+    const StepSpec spec =
+        make_spec(c, c.config.has("lora") ? Mode::kGrads : Mode::kPredict);  // with the adapters
     CompileOptions options = compile_options(c);
-    options.until = "infer";
+    options.until = "lora";
     CompileResult typed = compile(source, spec, options);
     for (size_t i = 0; i < typed.graph.outputs().size(); ++i)
       std::printf("typed   %-24s %s\n", typed.graph.output_names()[i].c_str(),

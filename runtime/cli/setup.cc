@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "runtime/class_weights.h"
+#include "runtime/cli/lora.h"
 #include "runtime/cli/losses.h"
 #include "runtime/cli/optimizer_flags.h"
 #include "runtime/evaluate.h"
@@ -41,6 +42,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
   s.file_modes = k.text("training-mode") == "file";
+  if (k.has("lora")) s.lora = parse_lora(k.text("lora"));
   s.train = k.list("train");
   s.freeze = k.list("freeze");
   for (const std::string& name : k.list("disable-pass")) {

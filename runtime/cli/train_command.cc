@@ -161,10 +161,12 @@ int run_train(Context& c) {
   o.checkpoint_every = c.config.integer("checkpoint-every");
   o.keep = static_cast<int>(c.config.integer("keep"));
   o.checkpoint_extra = {{"model", fs::absolute(c.model_path).lexically_normal().string()}};
+  if (c.config.has("lora")) o.checkpoint_extra["lora"] = c.config.text("lora");
   o.select = select_options(c);
   o.compile = compile_options(c);
-  Trainer trainer(c.file->graph(), train, eval ? &*eval : nullptr, make_spec(c, Mode::kTrain), o,
-                  drop_pages(c));
+  const StepSpec spec = make_spec(c, Mode::kTrain);
+  const LoraExport lora(c, spec.lora, c.config.text("lora-export"));
+  Trainer trainer(c.file->graph(), train, eval ? &*eval : nullptr, spec, o, drop_pages(c));
 
   prepare_folder(out, resume);
   if (resume) {
@@ -216,7 +218,7 @@ int run_train(Context& c) {
     const bool averages = c.config.number("ema") > 0;
     if (averages) metadata["ortrain.weights"] = "averages of decay " + c.config.text("ema");
     const AveragedWeights averaged(trainer.store());
-    export_trained(c, trainer.store(), train, model, metadata);
+    export_trained(c, trainer.store(), train, model, metadata, lora);
     if (averages)
       std::printf("the model holds averages of the weights (--ema %s)\n",
                   c.config.text("ema").c_str());
@@ -233,6 +235,8 @@ int run_train(Context& c) {
     std::printf("input-bound: %.0f %% of the time went into waiting for data\n",
                 observer.waited_share() * 100);
   std::printf("model: %s\n", model.c_str());
+  if (const std::string adapters = (fs::path(out) / "adapters").string(); fs::exists(adapters))
+    std::printf("adapters: %s\n", adapters.c_str());
   return 0;
 }
 
