@@ -335,9 +335,9 @@ void tell_unused_outputs(const Graph& g, ValueId loss, PassContext& ctx) {
     }
     if (count > 0)
       ctx.messages.push_back(cat("output '", g.output_names()[i], "' has no loss: ", count,
-                                 count == 1 ? " parameter" : " parameters",
-                                 " that no loss uses stay as they are (", names,
-                                 count > 4 ? ", ..." : "", ")"));
+                                 count == 1 ? " parameter that no loss uses stays as it is ("
+                                            : " parameters that no loss uses stay as they are (",
+                                 names, count > 4 ? ", ..." : "", ")"));
   }
 }
 

@@ -276,8 +276,9 @@ TEST(TrainableSet, RegexesWin) {
   EXPECT_EQ(d.at("alpha"), "+named by --train");
   EXPECT_EQ(d.at("layer.weight"), "-not named by --train");
   EXPECT_EQ(d.at("head.bias"), "+named by --train");
-  ASSERT_EQ(messages.size(), 1u);
-  EXPECT_THAT(messages[0], HasSubstr("cannot train: 'aux' (does not reach the loss)"));
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_THAT(messages[0], HasSubstr("has no loss: 1 parameter that no loss uses stays"));
+  EXPECT_THAT(messages[1], HasSubstr("cannot train: 'aux' (does not reach the loss)"));
   s.train = {"nothing"};
   EXPECT_THAT(mini::error_of(ErrorCode::kUsage, [&] { decisions(s); }),
               HasSubstr("no parameter has a name that matches"));
