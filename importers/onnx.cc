@@ -172,9 +172,11 @@ std::unique_ptr<OnnxFile> OnnxFile::load(std::unique_ptr<State> state, const OpT
   s.graph = std::make_unique<Graph>(std::move(importer.graph));
   s.slots = std::move(importer.slots);
   s.ties = std::move(importer.ties);
+  s.head = std::move(importer.head);
   s.options = options;
   s.notes = std::move(importer.notes);
   for (const auto& e : model.metadata_props()) s.metadata[e.key()] = e.value();
+  if (s.head.classes > 0) s.head.apply(*model.mutable_graph(), s.slots);
   s.hash = structure_hash(model, s.index, s.file, s.slots);
   return std::unique_ptr<OnnxFile>(new OnnxFile(std::move(state)));
 }

@@ -27,6 +27,9 @@ struct ImportOptions {
   // "off"; "auto": the head's copy of an embedding table is the table again; "A=B,...": tensor B is
   // A (equal contents, or transposed ones). Tied tensors are one parameter, written to both places.
   std::string tie = "off";
+  // "OUTPUT=CLASSES": the last layer before that output starts anew, with so many classes.
+  std::string reset_head = "";
+  uint64_t seed = 0;  // of its values
   bool operator==(const ImportOptions&) const = default;
 };
 

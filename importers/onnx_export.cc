@@ -128,8 +128,13 @@ struct DataFile {
 class Export {
  public:
   Export(const FileBytes& file, const FileIndex& index, DataFiles& external,
-         const std::vector<TensorSlot>& slots, const std::string& source)
-      : file_(file), index_(index), external_(external), slots_(slots), source_(source) {}
+         const std::vector<TensorSlot>& slots, const HeadReset& head, const std::string& source)
+      : file_(file),
+        index_(index),
+        external_(external),
+        slots_(slots),
+        head_(head),
+        source_(source) {}
 
   void run(const std::string& path, const OnnxFile::ValueOf& value,
            const std::map<std::string, std::string>& metadata) {
@@ -138,17 +143,20 @@ class Export {
       const HostTensor* v = value ? value(s.name) : nullptr;
       if (!v) continue;
       check(s, *v);
-      if (s.where == TensorSlot::Where::kTensor &&
-          index_.tensors[static_cast<size_t>(s.site)].is_external)
+      if (s.where == TensorSlot::Where::kTensor && s.resized)
+        rewrite(s, *v);
+      else if (s.where == TensorSlot::Where::kTensor &&
+               index_.tensors[static_cast<size_t>(s.site)].is_external)
         external_values[s.site] = {&s, v};
       else
         replace(s, *v);
     }
+    if (head_.classes > 0) edit_shapes();
     edit_nodes();
     if (!nodes_.empty()) edit_version();
     edit_metadata(metadata);
     for (size_t i = 0; i < index_.tensors.size(); ++i) {
-      if (!index_.tensors[i].is_external) continue;
+      if (!index_.tensors[i].is_external || rewritten_.count(static_cast<int>(i))) continue;
       const auto it = external_values.find(static_cast<int>(i));
       if (it == external_values.end())
         add_external(static_cast<int>(i), nullptr, nullptr);
@@ -258,6 +266,48 @@ class Export {
       replace_data(m.data, 7, m.end, m.prefix, v, s.dtype);
     } else {
       nodes_[s.site].push_back({&s, &v});
+    }
+  }
+
+  // The whole tensor anew, data in the model file: its shape changes.
+  void rewrite(const TensorSlot& s, const HostTensor& v) {
+    const TensorSite& site = index_.tensors[static_cast<size_t>(s.site)];
+    const LengthPrefix& p = index_.prefixes[static_cast<size_t>(site.prefix)];
+    const HostTensor converted = v.dtype() == s.dtype ? v.share() : v.cast(s.dtype);
+    edit({.begin = p.at + p.size, .end = site.end, .text = write_tensor(s.name, converted)},
+         site.prefix);
+    rewritten_.insert(s.site);
+  }
+
+  // Inputs, outputs and notes of shapes in the graph that a reset head has changed.
+  void edit_shapes() {
+    if (index_.messages.empty()) return;
+    int graph = index_.messages[0].parent;
+    while (index_.prefixes[static_cast<size_t>(graph)].parent >= 0)
+      graph = index_.prefixes[static_cast<size_t>(graph)].parent;
+    const LengthPrefix& p = index_.prefixes[static_cast<size_t>(graph)];
+    wire::Reader reader(file_.bytes.data(), p.at + p.size, p.at + p.size + p.value);
+    wire::Field f;
+    while (reader.next(f)) {
+      if (f.number < 11 || f.number > 13 || f.type != wire::kBytes) continue;
+      onnx::ValueInfoProto info;
+      if (!info.ParsePartialFromArray(file_.bytes.data() + f.payload,
+                                      static_cast<int>(f.end - f.payload)))
+        continue;
+      const bool tensor = head_.tensors.count(info.name()) > 0;
+      std::string text;
+      if (f.number == 13 && (tensor || head_.values.count(info.name()))) {
+        // A note of an old shape: left out.
+      } else if (f.number == 11 && tensor) {
+        for (const TensorSlot& s : slots_)
+          if (s.name == info.name()) HeadReset::resize_input(info, s.dims);
+        wire::put_bytes(text, f.number, info.SerializePartialAsString());
+      } else if (f.number == 12 && head_.apply(info)) {
+        wire::put_bytes(text, f.number, info.SerializePartialAsString());
+      } else {
+        continue;
+      }
+      edit({.begin = f.begin, .end = f.end, .text = text}, graph);
     }
   }
 
@@ -463,7 +513,9 @@ class Export {
   const FileIndex& index_;
   DataFiles& external_;
   const std::vector<TensorSlot>& slots_;
+  const HeadReset& head_;
   const std::string& source_;
+  std::set<int> rewritten_;  // sites
   std::vector<Edit> edits_;
   std::map<int, int64_t> growth_;  // of length prefixes
   std::map<int, std::vector<std::pair<const TensorSlot*, const HostTensor*>>> nodes_;
@@ -500,7 +552,7 @@ void OnnxFile::export_model(const std::string& path, const ValueOf& value,
     if (v) changed[slot.split_from.empty() ? slot.name : slot.split_from] = true;
   }
   for (const TensorSlot& slot : s.slots)
-    if (!slot.split_from.empty() && !values[slot.name] && changed.contains(slot.split_from))
+    if (!values[slot.name] && (slot.resized || changed.contains(slot.split_from)))
       values[slot.name] = s.graph->tensor(s.graph->find(slot.name));
   std::vector<HostTensor> turned;
   turned.reserve(s.ties.size());
@@ -509,9 +561,11 @@ void OnnxFile::export_model(const std::string& path, const ValueOf& value,
     if (v && t.transposed) v = &turned.emplace_back(transposed(*v));
     values[t.copy] = v;
   }
-  Export(s.file, s.index, s.external, s.slots, s.path)
+  std::map<std::string, std::string> metadata = extra_metadata;
+  if (s.head.classes > 0) metadata["ortrain.head"] = s.head.text();
+  Export(s.file, s.index, s.external, s.slots, s.head, s.path)
       .run(
-          path, [&](const std::string& name) { return values[name]; }, extra_metadata);
+          path, [&](const std::string& name) { return values[name]; }, metadata);
 }
 
 }  // namespace ortrain

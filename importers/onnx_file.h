@@ -17,6 +17,7 @@ struct OnnxFile::State {
   std::unique_ptr<Graph> graph;
   std::vector<TensorSlot> slots;
   std::vector<TensorTie> ties;
+  HeadReset head;
   ImportOptions options;
   std::map<std::string, std::string> metadata;
   std::string hash;

@@ -110,6 +110,7 @@ void Importer::run() {
   add_outputs(main);
   settle_states();
   repair();
+  if (!options_.reset_head.empty()) reset_head(options_.reset_head, options_.seed);
   settle_constants();
 }
 

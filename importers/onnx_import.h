@@ -40,12 +40,28 @@ struct TensorSlot {
   // The tensor that stands for this one in the file too, until they differ: once one of the two has
   // a new value, both are written.
   std::string split_from = {};
+  bool resized = false;  // written whole: the file has another shape
 };
 
 // `copy` is `original` (transposed): one parameter in the graph, two tensors in the file.
 struct TensorTie {
   std::string copy, original;
   bool transposed = false;
+};
+
+// The last layer before `output` got another number of classes.
+struct HeadReset {
+  std::string output;
+  int64_t was = 0, classes = 0;  // 0: there is none
+  bool convolution = false;
+  std::set<std::string> tensors;  // weight and bias
+  std::set<std::string> values;   // what is computed from them
+  // Makes the description of an output or of another value fit; false when nothing changes.
+  bool apply(onnx::ValueInfoProto& info) const;
+  // Makes the model what an export makes of it, but for the data.
+  void apply(onnx::GraphProto& graph, const std::vector<TensorSlot>& slots) const;
+  static void resize_input(onnx::ValueInfoProto& info, const Dims& dims);
+  std::string text() const;
 };
 
 class TorchNotes;
@@ -58,6 +74,7 @@ class Importer {
   Graph graph;
   std::vector<TensorSlot> slots;
   std::vector<TensorTie> ties;
+  HeadReset head;
   std::vector<std::string> notes;
 
  private:
@@ -127,6 +144,8 @@ class Importer {
   void find_twins(bool join);
   void tie_named(const std::string& text);
   void tell_folded(const TorchNotes& torch);
+
+  void reset_head(const std::string& asked, uint64_t seed);  // onnx_head.cc
 
   // onnx_values.cc: tensors, constants, attributes
   Named add_tensor(const onnx::TensorProto& t, const std::string& name, bool exported);

@@ -64,7 +64,9 @@ void export_trained(const Context& c, const ParamStore& store, const data::Datas
           return it == merged.end() ? find(name) : &it->second;
         },
         metadata);
-    const auto again = OnnxFile::open(draft, c.ops, c.file->options());
+    ImportOptions options = c.file->options();
+    options.reset_head.clear();  // done
+    const auto again = OnnxFile::open(draft, c.ops, options);
     if (again->hash() != c.file->hash())
       fail(ErrorCode::kModel, "the exported model has another structure than ", c.model_path);
     run_once(c, *again, sample);

@@ -30,6 +30,8 @@ void load_model(Context& c) {
   ImportOptions options;
   options.untie = c.config.text("untie") == "on";
   options.tie = c.config.text("tie");
+  options.reset_head = c.config.text("reset-head");
+  if (!options.reset_head.empty()) options.seed = static_cast<uint64_t>(c.config.integer("seed"));
   if (!(options == ImportOptions{})) c.file = OnnxFile::open(c.model_path, c.ops, options);
 }
 
