@@ -48,6 +48,8 @@ class OnnxFile {
 
   // Stage::kImported; typed are only inputs and tensors, which may be views into the file.
   const Graph& graph() const;
+  // Trains `graph`, made from graph(), in its place; the file and its export stay as they are.
+  void replace_graph(Graph graph, std::string note);
   const std::map<std::string, std::string>& metadata() const;  // metadata_props
   // Of the structure: nodes, names, shapes and integer tensors, but not float tensors, metadata or
   // where the data lies. 16 hex digits; the same before and after an export.

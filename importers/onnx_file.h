@@ -15,6 +15,7 @@ struct OnnxFile::State {
   FileIndex index;  // without the skeleton once imported
   DataFiles external;
   std::unique_ptr<Graph> graph;
+  std::unique_ptr<Graph> trains;  // in its place; views into it
   std::vector<TensorSlot> slots;
   std::vector<TensorTie> ties;
   HeadReset head;

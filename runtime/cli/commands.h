@@ -30,5 +30,8 @@ int run_ops(Context&);
 
 // Opens the model on the command line and reads all recipes into the config.
 void load_model(Context&);
+// A model as the settings want it: opened with `options`, then --rebatch.
+std::unique_ptr<OnnxFile> open_model(const Context&, const std::string& path,
+                                     const ImportOptions& options);
 
 }  // namespace ortrain::cli

@@ -66,7 +66,7 @@ void export_trained(const Context& c, const ParamStore& store, const data::Datas
         metadata);
     ImportOptions options = c.file->options();
     options.reset_head.clear();  // done
-    const auto again = OnnxFile::open(draft, c.ops, options);
+    const auto again = open_model(c, draft, options);
     if (again->hash() != c.file->hash())
       fail(ErrorCode::kModel, "the exported model has another structure than ", c.model_path);
     run_once(c, *again, sample);

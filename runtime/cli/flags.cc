@@ -127,6 +127,8 @@ const std::vector<Flag>& flag_table() {
        0,
        0,
        {"train", "frozen"}},
+      {"rebatch", kSwitch, "false", "Run",
+       "a file with a fixed batch trains with any, where that is provably the same"},
       {"reset-head",
        kText,
        "",

@@ -2,9 +2,41 @@
 #include <filesystem>
 
 #include "graph/error.h"
+#include "graph/rebatch.h"
 #include "runtime/cli/commands.h"
+#include "runtime/evaluate.h"
+#include "runtime/program.h"
+#include "runtime/rebatch_check.h"
 
 namespace ortrain::cli {
+
+namespace {
+
+// --rebatch, for a file with a fixed batch.
+void rebatch_file(OnnxFile& file) {
+  const std::optional<Dim> axis = batch_axis(file.graph());
+  if (!axis || !axis->is_const()) return;
+  Rebatched now = rebatch(file.graph(), axis->value(), make_evaluator(),
+                          [&](const Rebatched& r) { check_rebatched(file.graph(), r); });
+  std::string places;
+  for (size_t i = 0; i < now.replaced.size() && i < 4; ++i)
+    places += cat(i ? ", " : " at ", now.replaced[i]);
+  const size_t count = now.replaced.size();
+  std::string note =
+      cat("--rebatch: any batch in place of ", now.was, ", proved by shapes and by running it; ",
+          count, " built-in ", count == 1 ? "size" : "sizes", " replaced", places,
+          count > 4 ? ", ..." : "", "; the export keeps the file's batch");
+  file.replace_graph(std::move(now.graph), std::move(note));
+}
+
+}  // namespace
+
+std::unique_ptr<OnnxFile> open_model(const Context& c, const std::string& path,
+                                     const ImportOptions& options) {
+  auto file = OnnxFile::open(path, c.ops, options);
+  if (c.config.on("rebatch")) rebatch_file(*file);
+  return file;
+}
 
 void load_model(Context& c) {
   namespace fs = std::filesystem;
@@ -32,7 +64,8 @@ void load_model(Context& c) {
   options.tie = c.config.text("tie");
   options.reset_head = c.config.text("reset-head");
   if (!options.reset_head.empty()) options.seed = static_cast<uint64_t>(c.config.integer("seed"));
-  if (!(options == ImportOptions{})) c.file = OnnxFile::open(c.model_path, c.ops, options);
+  if (!(options == ImportOptions{}) || c.config.on("rebatch"))
+    c.file = open_model(c, c.model_path, options);
 }
 
 }  // namespace ortrain::cli

@@ -27,7 +27,8 @@ int64_t batch_size(const Context& c, int64_t samples, std::vector<std::string>& 
   if (fixed == asked) return asked;
   if (!c.config.is_default("batch-size"))
     fail(ErrorCode::kShape, "--batch-size ", asked, ", but the model's inputs have the batch size ",
-         fixed, " built in; export it with a dynamic batch axis or use --batch-size ", fixed);
+         fixed, " built in; export it with a dynamic batch axis, use --batch-size ", fixed,
+         ", or --rebatch");
   notes.push_back(cat("batch size ", fixed, " is built into the model"));
   return fixed;
 }
