@@ -50,6 +50,8 @@ std::string shown_number(const HostTensor& t) {
   return text;
 }
 
+constexpr int64_t kMostPairs = 10'000;  // of tables and heads that are compared
+
 constexpr const char* kKeep = "torch.onnx.export(..., optimize=False) keeps";
 
 }  // namespace
@@ -75,6 +77,9 @@ void Importer::separate_merged(const TorchNotes& torch) {
     const onnx::NodeProto* proto;
     int input;  // of both
   };
+  std::map<std::string, std::string> roots;
+  for (const TensorSlot& s : slots)
+    if (!s.split_from.empty()) roots[s.name] = s.split_from;
   for (const ValueId v : graph.sources(Source::kParam)) {
     const HostTensor t = graph.tensor(v)->share();
     if (!uniform_vector(t)) continue;
@@ -110,9 +115,8 @@ void Importer::separate_merged(const TorchNotes& torch) {
       if (keeper == kNone && std::count(from.begin(), from.end(), merged)) keeper = n;
     }
     if (keeper == kNone && !uses.empty()) keeper = uses[0].node;
-    std::string root = merged, names;
-    for (const TensorSlot& s : slots)
-      if (s.name == merged && !s.split_from.empty()) root = s.split_from;
+    const auto known = roots.find(merged);
+    const std::string root = known == roots.end() ? merged : known->second;
     std::vector<std::string> fresh;
     bool kept = false;
     for (const Use& u : uses) {
@@ -185,6 +189,7 @@ void Importer::find_twins(bool join) {
              std::any_of(ops.begin(), ops.end(), [&](const char* op) { return x.op->name == op; });
     });
   };
+  int64_t pairs = 0;
   const std::vector<ValueId> params = graph.sources(Source::kParam);
   for (const ValueId table : params) {
     const HostTensor& t = *graph.tensor(table);
@@ -195,6 +200,7 @@ void Importer::find_twins(bool join) {
       if (head == table || graph.value(head).source != Source::kParam ||
           !reads(head, {"MatMul", "Gemm"}, 1) || reads(head, {"Gather"}, 0))
         continue;
+      if (++pairs > kMostPairs) return;
       const HostTensor& h = *graph.tensor(head);
       const bool turned = !same_contents(t, h);
       if (turned && !transposed_contents(t, h)) continue;
@@ -259,6 +265,10 @@ void Importer::tell_folded(const TorchNotes& torch) {
                                   [&](const std::string& name) { return !is_tensor(name); });
     if (lost) tables.push_back(cat(graph.value(v).name, "' from ", list_names(from, 3)));
   }
+  std::set<std::string> vectors;  // what may be the merged tensor of a missing bias
+  if (!torch.empty())
+    for (const ValueId v : graph.sources(Source::kParam))
+      if (uniform_vector(*graph.tensor(v))) vectors.insert(graph.value(v).name);
   for (const std::string& name : torch.parameters()) {
     if (is_tensor(name)) continue;
     const auto it = made_from.find(name);
@@ -269,10 +279,8 @@ void Importer::tell_folded(const TorchNotes& torch) {
     if (last_part(name) != "bias" || std::any_of(it->second.begin(), it->second.end(), folded))
       continue;
     const auto has_vector = [&](const onnx::NodeProto* n) {
-      return std::any_of(n->input().begin(), n->input().end(), [&](const std::string& in) {
-        const ValueId v = graph.find(in);
-        return v != kNone && graph.tensor(v) && uniform_vector(*graph.tensor(v));
-      });
+      return std::any_of(n->input().begin(), n->input().end(),
+                         [&](const std::string& in) { return vectors.count(in) > 0; });
     };
     if (std::none_of(it->second.begin(), it->second.end(), has_vector)) biases.push_back(name);
   }
