@@ -128,6 +128,46 @@ TEST(Repair, ATransposedTwinIsOneParameterWhenAsked) {
   }
 }
 
+void note(google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>& props,
+          const std::string& key, const std::string& value) {
+  auto& e = *props.Add();
+  e.set_key(key);
+  e.set_value(value);
+}
+
+// The notes of PyTorch's exporter name what the file does not hold any more.
+TEST(Repair, WhatIsFoldedIsNamed) {
+  onnx::ModelProto m = empty_model();
+  auto& g = *m.mutable_graph();
+  add_input(g, "x", {1, 1, 4, 4});
+  add_output(g, "y");
+  *g.add_initializer() = float_tensor("c.weight", {1, 1, 1, 1}, {2}, true);
+  *g.add_initializer() = float_tensor("val_1", {4, 4}, std::vector<float>(16, 3), true);
+  *g.add_initializer() = float_tensor("embedding_1", {1, 4}, {1, 2, 3, 4}, true);
+  auto& conv = add_node(g, "Conv", "conv", {"x", "c.weight"}, {"a"});
+  note(*conv.mutable_metadata_props(), "pkg.onnxscript.rewriter.rule_name",
+       "FuseBatchNormIntoConv");
+  auto& linear = add_node(g, "MatMul", "linear", {"a", "val_1"}, {"b"});
+  note(*linear.mutable_metadata_props(), "pkg.torch.onnx.fx_node",
+       "%linear : call_function[target=x](args = (%a, %p_l_weight, %p_l_bias), kwargs = {})");
+  add_node(g, "Add", "add", {"b", "embedding_1"}, {"y"});
+  note(*g.mutable_metadata_props(), "pkg.torch.export.ExportedProgram.graph_signature",
+       "# inputs\np_l_weight: PARAMETER target='l.weight'\np_l_bias: PARAMETER target='l.bias'\n"
+       "p_pos: PARAMETER target='pos.weight'\n");
+  auto& info = *g.add_value_info();
+  info.set_name("embedding_1");
+  note(*info.mutable_metadata_props(), "pkg.onnxscript.optimizer.folded_from",
+       "['arange', 'pos.weight']");
+  const OpTable ops = table_for(m);
+  EXPECT_THAT(parse(m, ops)->problems(),
+              ElementsAre(HasSubstr("BatchNormalization looks folded into 'conv'"),
+                          HasSubstr("'embedding_1' from 'pos.weight'"),
+                          HasSubstr("dropped do not train: 'l.bias'")));
+  m.mutable_graph()->clear_metadata_props();  // another exporter's file: nothing is guessed
+  m.mutable_graph()->mutable_node(0)->clear_metadata_props();
+  EXPECT_THAT(parse(m, ops)->problems(), IsEmpty());
+}
+
 std::string tie_error(const std::string& asked) {
   try {
     const OpTable ops = twin_table();
