@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "graph/op_def.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/window.h"
 #include "graph/rewrite.h"
 
 namespace ortrain {
@@ -99,8 +100,8 @@ namespace {
 
 class Differentiator {
  public:
-  Differentiator(Graph& g, ValueId loss, const std::vector<ValueId>& wanted)
-      : g_(g), loss_(loss), wanted_(wanted), needs_(g, false), dy_(g, kNone) {}
+  Differentiator(Graph& g, ValueId loss, const std::vector<ValueId>& wanted, ValueId seed)
+      : g_(g), loss_(loss), seed_(seed), wanted_(wanted), needs_(g, false), dy_(g, kNone) {}
 
   std::vector<ValueId> run() {
     decompose_path();
@@ -112,7 +113,7 @@ class Differentiator {
     needs_ = depends(g_, wanted_);
     const std::vector<NodeId> order = g_.topo();
     Builder b(g_, "loss|autodiff");
-    dy_[loss_] = b.ones_like(b.wrap(loss_)).id();
+    dy_[loss_] = seed_ != kNone ? seed_ : b.ones_like(b.wrap(loss_)).id();
     for (auto it = order.rbegin(); it != order.rend(); ++it) visit(*it);
     std::vector<ValueId> out;
     for (ValueId v : wanted_) out.push_back(dy_[v]);
@@ -184,7 +185,7 @@ class Differentiator {
   }
 
   Graph& g_;
-  ValueId loss_;
+  ValueId loss_, seed_;
   const std::vector<ValueId>& wanted_;
   PerValue<bool> needs_;
   PerValue<ValueId> dy_;
@@ -192,8 +193,9 @@ class Differentiator {
 
 }  // namespace
 
-std::vector<ValueId> differentiate(Graph& g, ValueId loss, const std::vector<ValueId>& wanted) {
-  return Differentiator(g, loss, wanted).run();
+std::vector<ValueId> differentiate(Graph& g, ValueId loss, const std::vector<ValueId>& wanted,
+                                   ValueId seed) {
+  return Differentiator(g, loss, wanted, seed).run();
 }
 
 // Output 0 is the loss. Adds the outputs "grad/NAME", in the order of Graph::params; the optimizer
@@ -203,7 +205,9 @@ void pass_autodiff(Graph& g, PassContext& ctx) {
   for (const auto& [v, info] : g.params)
     if (info.trainable) wanted.push_back(v);
   const int before = g.node_count();
-  const std::vector<ValueId> grads = differentiate(g, g.outputs()[0], wanted);
+  Builder seeded(g, "loss|autodiff");
+  const Expr seed = gradient_seed(seeded, ctx.spec);
+  const std::vector<ValueId> grads = differentiate(g, g.outputs()[0], wanted, seed.id());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const std::string name = g.value(wanted[i]).name;
     Builder b(g, name + "|autodiff");

@@ -28,7 +28,9 @@ std::vector<std::string> gradient_problems(const Graph& g, ValueId loss,
 // Adds nodes that compute d loss / d v for each wanted value and returns the gradients in the same
 // order (kNone: nothing flows there). The loss has one element. Each gradient has its value's shape
 // and dtype (I4). Nodes on the path that have only a decomposition are decomposed in place. Throws
-// Error(kUnsupported) listing gradient_problems().
-std::vector<ValueId> differentiate(Graph& g, ValueId loss, const std::vector<ValueId>& wanted);
+// Error(kUnsupported) listing gradient_problems(). `seed`: a scalar of the loss's dtype that all
+// gradients are multiplied by, as the chain starts from it; kNone = 1.
+std::vector<ValueId> differentiate(Graph& g, ValueId loss, const std::vector<ValueId>& wanted,
+                                   ValueId seed = kNone);
 
 }  // namespace ortrain

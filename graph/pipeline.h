@@ -94,6 +94,31 @@ struct LoraSpec {
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 
+// Where a program stands in the window of micro-batches that make one update.
+struct WindowSpec {
+  enum class Phase : uint8_t {
+    kOnly,    // the window is this one batch
+    kFirst,   // its gradients start the sums
+    kMiddle,  // they are added
+    kLast     // they are added, and the update follows
+  };
+  Phase phase = Phase::kOnly;
+  int64_t accumulate = 1;  // micro-batches of a full window
+  int64_t samples = 0;     // of this micro-batch; 0 = as many as `nominal`
+  int64_t nominal = 0;     // of a full one; a micro-batch weighs targets / targets of a full one
+};
+
+// Gradients are computed of the loss times a scale, so that they do not underflow, and divided by
+// it before anything looks at them.
+struct LossScaleSpec {
+  enum class Kind : uint8_t { kOff, kStatic, kDynamic };
+  Kind kind = Kind::kOff;
+  // Dynamic: times `growth` after `interval` good steps in a row, over `growth` after a step whose
+  // gradients are not finite, within [min, max].
+  double init = 65536, growth = 2, min = 1, max = 16777216;
+  int64_t interval = 2000;
+};
+
 struct StepSpec {
   Mode mode = Mode::kTrain;
   Binding binding;  // symbol -> value, all symbols of the inputs
@@ -107,6 +132,8 @@ struct StepSpec {
     return all;
   }
   OptimizerSpec optimizer;
+  WindowSpec window;
+  LossScaleSpec loss_scale;
   DType compute = DType::kF32;       // of parameters, states and the loss; kF64 for checking
   DType narrow = DType::kUndefined;  // kBF16, kF16: what cast_precision computes in
   bool tf32 = false;                 // products of numbers rounded to tf32
@@ -182,5 +209,12 @@ Binding bind_inputs(const Graph& source, const std::map<std::string, Dims>& inpu
 // applied).
 inline constexpr const char* kStepName = "ortrain/step";
 inline constexpr const char* kEmaSuffix = "/ema";
+// Dynamic loss scaling: the scale of the next step (f32), good steps since it changed, steps
+// skipped because of an overflow (i64 scalars).
+inline constexpr const char* kLossScaleName = "ortrain/loss_scale";
+inline constexpr const char* kGoodStepsName = "ortrain/good_steps";
+inline constexpr const char* kSkippedName = "ortrain/skipped";
+// States that a window of micro-batches starts anew: dead between steps, in no checkpoint.
+inline constexpr const char* kWindowPrefix = "ortrain/window/";
 
 }  // namespace ortrain

@@ -127,7 +127,9 @@ class Verifier {
       const std::string name = g_.describe_value(u.state);
       if (state.source != Source::kParam && state.source != Source::kState)
         problem("I5: update of ", name, ", which is neither parameter nor state");
-      if (next.producer == kNone) problem("I5: ", name, " takes a value that no node makes");
+      // A constant or another state's old contents are copied at the end of the step.
+      if (next.producer == kNone && next.source != Source::kConst && next.source != Source::kState)
+        problem("I5: ", name, " takes a value that no node makes");
       if (std::count(written.begin(), written.end(), u.state))
         problem("I5: ", name, " has two writers");
       written.push_back(u.state);

@@ -1,12 +1,12 @@
 // Dropout: in training y = x * keep / (1 - ratio) with a fresh mask per step, else the identity.
 //
 // ONNX's Dropout never runs in a plan that trains: its training policy turns it into
-// ortrain.Dropout (x, step) {ratio, seed, key}, or into nothing when ratio is 0 or the graph is not
-// trained. Whether the file says training_mode or not does not matter; a Dropout that is there is
-// honoured (StepSpec::file_modes: training_mode decides instead, in every mode). The mask is a pure
-// function of (seed, key = hash of the node's name, step, element), so the gradient computes it
-// again and a resumed run sees the same masks. An element is kept when 2^-24 * (24 hashed bits) >=
-// ratio.
+// ortrain.Dropout (x, step, before?) {ratio, seed, key, per_sample}, or into nothing when ratio is
+// 0 or the graph is not trained. Whether the file says training_mode or not does not matter; a
+// Dropout that is there is honoured (StepSpec::file_modes: training_mode decides instead, in every
+// mode). The mask is a pure function of (seed, key = hash of the node's name, step, element), so
+// the gradient computes it again and a resumed run sees the same masks. An element is kept when
+// 2^-24 * (24 hashed bits) >= ratio.
 #include <algorithm>
 
 #include "graph/error.h"
@@ -23,19 +23,21 @@ inline bool kept(uint64_t stream, int64_t i, uint32_t threshold) {
   return (random_bits(stream, i) >> 40) >= threshold;
 }
 
-ORTRAIN_SIMD void drop_f32(const float* x, float* y, int64_t begin, int64_t end, uint64_t stream,
-                           uint32_t threshold, float scale) {
-  for (int64_t i = begin; i < end; ++i) y[i] = kept(stream, i, threshold) ? x[i] * scale : 0.f;
+// `first`: the number of element 0 among the step's elements.
+ORTRAIN_SIMD void drop_f32(const float* x, float* y, int64_t begin, int64_t end, int64_t first,
+                           uint64_t stream, uint32_t threshold, float scale) {
+  for (int64_t i = begin; i < end; ++i)
+    y[i] = kept(stream, first + i, threshold) ? x[i] * scale : 0.f;
 }
 
 template <class T>
-void drop(const T* x, T* y, int64_t begin, int64_t end, uint64_t stream, uint32_t threshold,
-          double scale) {
+void drop(const T* x, T* y, int64_t begin, int64_t end, int64_t first, uint64_t stream,
+          uint32_t threshold, double scale) {
   if constexpr (std::is_same_v<T, float>) {
-    drop_f32(x, y, begin, end, stream, threshold, static_cast<float>(scale));
+    drop_f32(x, y, begin, end, first, stream, threshold, static_cast<float>(scale));
   } else {
     for (int64_t i = begin; i < end; ++i)
-      y[i] = store<T>(kept(stream, i, threshold) ? load(x[i]) * scale : 0.0);
+      y[i] = store<T>(kept(stream, first + i, threshold) ? load(x[i]) * scale : 0.0);
   }
 }
 
@@ -43,13 +45,14 @@ Kernel prepare_masked(const KernelQuery& q) {
   const double ratio = q.attrs.f("ratio", 0.5);
   const auto threshold = static_cast<uint32_t>(ratio * 16777216.0);
   const uint64_t key = random_key(q.attrs);
-  const int64_t n = q.in[0].count();
+  const int64_t n = q.in[0].count(), per_sample = q.attrs.i("per_sample", 0);
   return dispatch_float(q.in[0].dtype, [&]<class T>() -> Kernel {
     return {0, [=, threads = q.threads](const KernelArgs& a) {
               const uint64_t stream = random_stream(key, a.x<int64_t>(1)[0]);
+              const int64_t first = a.in[2] ? a.x<int64_t>(2)[0] * per_sample : 0;
               const double scale = ratio < 1 ? 1 / (1 - ratio) : 0;
               parallel_for(threads, n, 16384, [&](int64_t begin, int64_t end) {
-                drop<T>(a.x<T>(0), a.y<T>(0), begin, end, stream, threshold, scale);
+                drop<T>(a.x<T>(0), a.y<T>(0), begin, end, first, stream, threshold, scale);
               });
             }};
   });
@@ -186,19 +189,24 @@ void register_dropout(OpTable& table) {
   });
   table.add({
       .name = "ortrain.Dropout",
-      .inputs = {"x", "step"},
+      .inputs = {"x", "step", "before?"},
       .outputs = {"y"},
       .infer = infer_same_as_first,
       .grad = {grad("x",
                     [](Grad& g) {
-                      return g.b.op("ortrain.Dropout", {g.dy(), g.x(1)}, g.attrs());
+                      return g.b.op("ortrain.Dropout",
+                                    {g.dy(), g.x(1), g.has_x(2) ? g.x(2) : Expr()}, g.attrs());
                     }),
-               no_grad("step")},
+               no_grad("step"), no_grad("before")},
       .random = true,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "ref", nullptr, prepare_masked}},
       .examples = {{.in = {f({6, 7}), iconst({}, {3})},
-                    .attrs = {{"ratio", 0.3}, {"seed", int64_t{1}}}}},
+                    .attrs = {{"ratio", 0.3}, {"seed", int64_t{1}}}},
+                   {.in = {f({2, 7}), iconst({}, {3}), iconst({}, {4})},
+                    .attrs = {{"ratio", 0.3}, {"seed", int64_t{1}}, {"per_sample", int64_t{7}}}}},
+      .note = "`before`: samples of the step before this batch, of per_sample numbers each; their "
+              "masks follow those of one large batch",
   });
 }
 

@@ -19,6 +19,20 @@ double ms_since(Clock::time_point start) {
 constexpr double kCheckpointMs = 60e3;  // between checkpoints when no step count is given
 constexpr int64_t kSkipLimit = 100;     // skipped steps in a row that end the run
 
+WindowSpec::Phase phase_of(int64_t m, int64_t count) {
+  using Phase = WindowSpec::Phase;
+  if (count == 1) return Phase::kOnly;
+  return m == 0 ? Phase::kFirst : m + 1 == count ? Phase::kLast : Phase::kMiddle;
+}
+
+int64_t checked_product(int64_t batch, int64_t accumulate) {
+  int64_t product = 0;
+  if (accumulate < 1 || __builtin_mul_overflow(batch, accumulate, &product))
+    fail(ErrorCode::kUsage, "--accumulate ", accumulate, " at batch size ", batch,
+         ": expected at least 1, and a product within 64 bits");
+  return product;
+}
+
 // The sizes of batches that a sampler hands out in steps [0, steps).
 std::set<int64_t> batch_sizes(const data::Sampler& sampler, int64_t steps) {
   std::set<int64_t> sizes;
@@ -28,9 +42,9 @@ std::set<int64_t> batch_sizes(const data::Sampler& sampler, int64_t steps) {
 }
 }  // namespace
 
-data::Sampler Trainer::make_sampler(int64_t samples) const {
-  return data::Sampler({.samples = samples,
-                        .batch_size = options_.batch_size,
+data::Sampler Trainer::make_sampler(int64_t batch) const {
+  return data::Sampler({.samples = train_.samples(),
+                        .batch_size = batch,
                         .shuffle = options_.shuffle,
                         .seed = spec_.seed,
                         .last = options_.last_batch});
@@ -51,49 +65,83 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
       spec_(std::move(spec)),
       options_(std::move(options)),
       copied_(copied),
-      sampler_(make_sampler(train.samples())) {
+      sampler_(make_sampler(checked_product(options_.batch_size, options_.accumulate))),
+      micro_(make_sampler(options_.batch_size)) {
   total_ = options_.steps > 0 ? options_.steps : sampler_.steps_for_epochs(options_.epochs);
   if (spec_.optimizer.total_steps == 0) spec_.optimizer.total_steps = total_;
   spec_.mode = Mode::kTrain;
   spec_.skip_nonfinite = true;  // so that a bad step can be looked at, and left out
-  const int64_t full = sampler_.count(0);
+  const int64_t full = micro_.count(0);
   targets_ = find_targets(source, spec_for_data(source, train, spec_, full));
   const std::vector<std::string> weights = balance_classes(targets_, train, spec_);
-  for (int64_t size : batch_sizes(sampler_, std::max<int64_t>(total_, 1)))
-    add_program(programs_, train_, Mode::kTrain, size);
+  make_programs();
   messages_ = program().messages();
   messages_.insert(messages_.end(), weights.begin(), weights.end());
   const data::Fit fit = train_.check_fits(program().arrays());
   messages_.insert(messages_.end(), fit.notes.begin(), fit.notes.end());
   check_labels(targets_, train_);
   if (eval_) make_eval_programs();
-  if (const size_t limit = memory_limit(), need = store_.bytes() + program().plan().arena_bytes;
-      limit > 0 && need > limit)
+  size_t arena = 0;
+  for (const auto& [key, p] : programs_) arena = std::max(arena, p->plan().arena_bytes);
+  if (const size_t limit = memory_limit(), need = store_.bytes() + arena; limit > 0 && need > limit)
     fail(ErrorCode::kMemory, "a step needs ", bytes_text(need), ", the machine has ",
-         bytes_text(limit), "; the arena holds ", bytes_text(program().plan().arena_bytes),
-         " at batch size ", full, ": a smaller --batch-size would fit");
+         bytes_text(limit), "; the arena holds ", bytes_text(arena), " at batch size ", full,
+         ": a smaller --batch-size would fit (with --accumulate for the same effective batch)");
   arena_.allocate();
   for (Programs* list : {&programs_, &evals_})
-    for (auto& [size, p] : *list) p->start(arena_);
-  loader_bytes_ =
-      data::Loader(train_, program().arrays(), sampler_, {.threaded = false}).buffer_bytes();
+    for (auto& [key, p] : *list) p->start(arena_);
+  const std::vector<data::ArraySpec> arrays = programs_.begin()->second->arrays();
+  arrays_.resize(arrays.size());
+  loader_bytes_ = data::Loader(train_, arrays, micro_, {.threaded = false}).buffer_bytes();
   run_ = {.step = 0,
           .skipped = 0,
           .seed = spec_.seed,
           .shuffle = options_.shuffle,
           .batch_size = options_.batch_size,
           .samples = sampler_.options().samples,
+          .accumulate = options_.accumulate,
+          .epoch_loss = 0,
+          .epoch_weight = 0,
           .graph_hash = checkpoint::graph_hash(source),
           .extra = options_.checkpoint_extra};
 }
 
-void Trainer::add_program(Programs& programs, const data::Dataset& data, Mode mode, int64_t batch) {
-  if (programs.contains(batch)) return;
+Program* Trainer::add_program(Programs& programs, const data::Dataset& data, Mode mode,
+                              int64_t batch, Phase phase) {
+  std::unique_ptr<Program>& made = programs[{batch, phase}];
+  if (made) return made.get();
   StepSpec spec = spec_;
   spec.mode = mode;
+  if (mode == Mode::kTrain)
+    spec.window = {.phase = phase,
+                   .accumulate = options_.accumulate,
+                   .samples = batch,
+                   .nominal = micro_.count(0)};
   spec = spec_for_data(source_, data, spec, batch);
-  programs.emplace(batch, std::make_unique<Program>(source_, spec, store_, arena_, options_.select,
-                                                    options_.compile, copied_));
+  made = std::make_unique<Program>(source_, spec, store_, arena_, options_.select, options_.compile,
+                                   copied_);
+  return made.get();
+}
+
+Trainer::Window Trainer::window(int64_t step) const {
+  const int64_t k = options_.accumulate;
+  if (options_.last_batch == data::LastBatch::kWrap) return {step * k, k};
+  const data::SamplePosition at = sampler_.position(step);
+  const int64_t first = micro_.step_of({at.epoch, at.batch * k});
+  return {first, std::min(k, micro_.step_of({at.epoch + 1, 0}) - first)};
+}
+
+// One program per phase and size that occurs: an epoch's first window and its last have them all.
+void Trainer::make_programs() {
+  const int64_t last = std::min(sampler_.steps_per_epoch(), std::max<int64_t>(total_, 1)) - 1;
+  for (const int64_t step : {int64_t{0}, last}) {
+    const Window w = window(step);
+    for (int64_t m = 0; m < w.count; ++m) {
+      Program* p = add_program(programs_, train_, Mode::kTrain, micro_.count(w.first + m),
+                               phase_of(m, w.count));
+      if (step == 0) main_ = p;
+    }
+  }
 }
 
 void Trainer::make_eval_programs() {
@@ -105,7 +153,7 @@ void Trainer::make_eval_programs() {
 }
 
 std::string Trainer::memory_text() const {
-  std::string text = ortrain::memory_text(programs_.begin()->second->plan());
+  std::string text = ortrain::memory_text(main_->plan());
   if (loader_bytes_) text += cat("; ", bytes_text(loader_bytes_), " of batch buffers");
   return text;
 }
@@ -120,6 +168,7 @@ void Trainer::resume(const std::string& path) {
   };
   differs("the number of training samples", saved.samples, run_.samples);
   differs("--batch-size", saved.batch_size, run_.batch_size);
+  differs("--accumulate", saved.accumulate, run_.accumulate);
   differs("--seed", saved.seed, run_.seed);
   differs("--shuffle", saved.shuffle, run_.shuffle);
   if (!problems.empty())
@@ -148,66 +197,112 @@ std::string Trainer::save(Observer& observer) {
   return last_checkpoint_;
 }
 
-void Trainer::check_loss(double loss, Program& program, const std::vector<const void*>& arrays) {
-  const std::optional<std::string> bad = program.trace(arrays);
-  fail(ErrorCode::kNumeric, "the loss is ", std::isnan(loss) ? "NaN" : "infinite", " at step ",
-       run_.step + 1, ". First bad values: ", bad ? *bad : std::string("not found again"),
+void Trainer::stop_at_nan(double loss, Program& program) {
+  const std::optional<std::string> bad = program.trace(arrays_);
+  const bool scaled = spec_.loss_scale.kind != LossScaleSpec::Kind::kOff;
+  fail(ErrorCode::kNumeric, "the ",
+       std::isnan(loss)       ? "loss is NaN"
+       : !std::isfinite(loss) ? "loss is infinite"
+                              : "gradients are not finite, though the loss is,",
+       " at step ", run_.step + 1,
+       ". First bad values: ", bad ? *bad : std::string("not found again"),
        ". The parameters are as after step ", run_.step,
        last_checkpoint_.empty() ? std::string() : "; the last checkpoint is " + last_checkpoint_,
-       ". A smaller --lr or --clip-norm may help; --on-nan skip leaves such batches out");
+       ". A smaller --lr", scaled ? ", --loss-scale" : "",
+       " or --clip-norm may help; --on-nan skip leaves such batches out");
+}
+
+// Whether the scale of this step can still fall: then values that are not finite are its fault.
+bool Trainer::overflow_is_normal() const {
+  if (spec_.loss_scale.kind != LossScaleSpec::Kind::kDynamic) return false;
+  return store_.get(kLossScaleName).as_double(0) > spec_.loss_scale.min;
+}
+
+// Runs the micro-batches of the next step; the program of the last one holds its results.
+Program& Trainer::run_window(data::Loader& loader, StepInfo& info) {
+  const Window w = window(run_.step);
+  Program* program = nullptr;
+  const bool stops = !options_.skip_bad_steps && !overflow_is_normal();
+  for (int64_t m = 0; m < w.count; ++m) {
+    const auto start = Clock::now();
+    const data::Batch* batch = loader.next();
+    while (batch && batch->step < w.first + m) batch = loader.next();  // dropped at an epoch's end
+    ORTRAIN_CHECK(batch != nullptr, "the loader ended early");
+    info.wait_ms += ms_since(start);
+    for (size_t i = 0; i < arrays_.size(); ++i) arrays_[i] = batch->arrays[i].data;
+    program = programs_.at({batch->count, phase_of(m, w.count)}).get();
+    program->run(arrays_);
+    info.samples += batch->count;
+    if (m + 1 == w.count || !stops) continue;
+    const double loss = program->executor().output(0).as_double(0);
+    if (!std::isfinite(loss)) stop_at_nan(loss, *program);
+  }
+  return *program;
+}
+
+// What the step's outputs say; stops the run where they are not finite and that is not normal.
+void Trainer::judge(Program& program, StepInfo& info) {
+  const Plan& plan = program.plan();
+  const auto scalar = [&](const char* name, double missing) {
+    const int i = plan.output(name);
+    return i < 0 ? missing : program.executor().output(i).as_double(0);
+  };
+  info.loss = scalar("loss", 0);
+  for (auto& [name, value] : info.losses) value = scalar(("loss/" + name).c_str(), 0);
+  info.lr = scalar("lr", 0);
+  info.grad_norm = scalar("grad_norm", -1);
+  info.loss_scale = scalar("loss_scale", 0);
+  const double samples = static_cast<double>(info.samples) / static_cast<double>(micro_.count(0));
+  const double weight = scalar("weight", samples);
+  info.has_loss = weight > 0 || std::isnan(weight);
+  info.this_skipped = scalar("finite", 1) == 0;
+  if (info.has_loss && std::isfinite(info.loss)) {
+    run_.epoch_loss += info.loss * weight;
+    run_.epoch_weight += weight;
+  }
+  info.epoch_loss = run_.epoch_loss / run_.epoch_weight;
+  if (!info.this_skipped) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  const bool normal = spec_.loss_scale.kind == LossScaleSpec::Kind::kDynamic &&
+                      info.loss_scale > spec_.loss_scale.min;
+  if (!normal && !options_.skip_bad_steps) stop_at_nan(info.loss, program);
+  ++run_.skipped;
+  if (++skipped_in_a_row_ == kSkipLimit)
+    fail(ErrorCode::kNumeric, "the loss or its gradients were not finite in ", kSkipLimit,
+         " steps in a row, up to step ", run_.step + 1);
 }
 
 TrainResult Trainer::run(Observer& observer) {
-  data::Loader loader(train_, program().arrays(), sampler_,
-                      {.first_step = run_.step,
-                       .end_step = std::max(total_, run_.step),
+  const Window first = window(run_.step), last_window = window(std::max(total_ - 1, run_.step));
+  data::Loader loader(train_, programs_.begin()->second->arrays(), micro_,
+                      {.first_step = first.first,
+                       .end_step = last_window.first + last_window.count,
                        .threaded = options_.loader_thread});
   TrainResult result;
   const bool saves = !options_.checkpoint_folder.empty();
-  int64_t saved_at = run_.step, skipped_in_a_row = 0;
+  int64_t saved_at = run_.step;
   auto saved_time = Clock::now();
-  std::vector<const void*> arrays(program().arrays().size());
   StepInfo info;  // one for all steps: nothing is allocated in the loop
   for (const Target& t : targets_)
     if (!t.name.empty()) info.losses.emplace_back(t.name, 0);
   while (run_.step < total_ && !result.stopped) {
     const auto start = Clock::now();
-    const data::Batch* batch = loader.next();
-    ORTRAIN_CHECK(batch != nullptr, "the loader ended early");
-    info.wait_ms = ms_since(start);
-    for (size_t i = 0; i < arrays.size(); ++i) arrays[i] = batch->arrays[i].data;
-    Program& program = *programs_.at(batch->count);
-    program.run(arrays);
-    const Plan& plan = program.plan();
-    const auto scalar = [&](const char* name, double missing) {
-      const int i = plan.output(name);
-      return i < 0 ? missing : program.executor().output(i).as_double(0);
-    };
-    info.loss = scalar("loss", 0);
-    for (auto& [name, value] : info.losses) value = scalar(("loss/" + name).c_str(), 0);
-    info.lr = scalar("lr", 0);
-    info.grad_norm = scalar("grad_norm", -1);
-    info.this_skipped =
-        !std::isfinite(info.loss) || (info.grad_norm != -1 && !std::isfinite(info.grad_norm));
-    if (info.this_skipped) {
-      if (!options_.skip_bad_steps) check_loss(info.loss, program, arrays);
-      ++run_.skipped;
-      if (++skipped_in_a_row == kSkipLimit)
-        fail(ErrorCode::kNumeric, "the loss was not finite in ", kSkipLimit,
-             " steps in a row, up to step ", run_.step + 1);
-    } else {
-      skipped_in_a_row = 0;
-    }
+    info.samples = 0;
+    info.wait_ms = 0;
+    const int64_t epoch = sampler_.position(run_.step).epoch;
+    judge(run_window(loader, info), info);
     info.step = ++run_.step;
     info.steps = total_;
-    info.epoch = batch->position.epoch;
-    info.samples = batch->count;
+    info.epoch = epoch;
     info.skipped = run_.skipped;
     info.ms = ms_since(start);
     observer.on_step(info);
 
     const bool last = run_.step == total_;
-    const bool epoch_ends = last || sampler_.position(run_.step).epoch != batch->position.epoch;
+    const bool epoch_ends = last || sampler_.position(run_.step).epoch != epoch;
+    if (epoch_ends) run_.epoch_loss = run_.epoch_weight = 0;
     if (eval_ &&
         (options_.eval_every > 0 ? run_.step % options_.eval_every == 0 || last : epoch_ends)) {
       result.last_eval = evaluate();
@@ -249,7 +344,7 @@ EvalResult Trainer::evaluate() {
   Evaluation evaluation(eval_targets());
   EvalResult result;
   while (const data::Batch* batch = loader.next()) {
-    Program& p = *evals_.at(batch->count);
+    Program& p = *evals_.at({batch->count, Phase::kOnly});
     p.run(pointers(*batch));
     evaluation.add(p, *batch);
     result.samples += batch->count;

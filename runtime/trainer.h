@@ -1,8 +1,12 @@
 // Trainer: the loop over steps. The constructor does everything that can fail (compile, plan, match
 // data to inputs, check labels, allocate); run() then only executes, reports and saves.
 //
+// A step is a window of `accumulate` micro-batches (one without accumulation) and one update, of
+// the exact mean over all valid targets of the window. Everything that counts steps counts updates.
+//
 // Promises: a run that is stopped at any step and resumed from its checkpoint ends with the same
-// bits as one that was not. A step whose loss is not finite changes no parameter and no state.
+// bits as one that was not. A step whose loss or gradients are not finite, or that has no valid
+// target, changes no parameter and no state but the loss scale.
 // Refuses: data that does not fit (every misfit at once), labels out of range, a run that needs
 // more memory than there is (Error kMemory).
 #pragma once
@@ -22,13 +26,14 @@ namespace ortrain {
 
 struct TrainOptions {
   int64_t batch_size = 32;
+  int64_t accumulate = 1;  // micro-batches of batch_size samples per step
   int64_t epochs = 1;
   int64_t steps = 0;  // > 0: instead of epochs
   bool shuffle = true;
   data::LastBatch last_batch = data::LastBatch::kKeep;
   int64_t eval_every = 0;         // steps; 0 = after each epoch
   int64_t eval_batch = 0;         // 0 = batch_size
-  bool skip_bad_steps = false;    // --on-nan skip: leave such batches out; else stop
+  bool skip_bad_steps = false;    // --on-nan skip: leave such steps out; else stop
   std::string checkpoint_folder;  // "" = no checkpoints
   int64_t checkpoint_every = 0;   // steps; 0 = about every minute. Always at a stop and at the end
   int keep = 3;
@@ -43,11 +48,14 @@ struct StepInfo {
   int64_t epoch = 0;            // from 0
   double loss = 0, lr = 0;
   std::vector<std::pair<std::string, double>> losses;  // by output, where there are several
-  double grad_norm = -1;                               // negative: not computed
-  double ms = 0, wait_ms = 0;                          // the whole step; of it, waiting for data
+  bool has_loss = true;        // false: no target of the step counts, so there was no update
+  double epoch_loss = 0;       // mean over the valid targets of the epoch so far; NaN: none
+  double grad_norm = -1;       // negative: not computed
+  double loss_scale = 0;       // the one used; 0: none
+  double ms = 0, wait_ms = 0;  // the whole step; of it, waiting for data
   int64_t samples = 0;
-  int64_t skipped = 0;  // steps so far
-  bool this_skipped = false;
+  int64_t skipped = 0;        // steps so far
+  bool this_skipped = false;  // loss or gradients were not finite
 };
 
 struct EvalResult : EvalValues {
@@ -87,7 +95,7 @@ class Trainer {
   EvalResult evaluate();  // needs `eval`; of the averaged weights where spec.optimizer.ema is set
 
   ParamStore& store() { return store_; }
-  Program& program() { return *programs_.begin()->second; }  // of a full batch
+  Program& program() { return *main_; }  // of a full batch; the one with the update
   Program* eval_program() { return evals_.empty() ? nullptr : evals_.begin()->second.get(); }
   const std::vector<std::string>& messages() const { return messages_; }  // said once, at the start
   int64_t total_steps() const { return total_; }
@@ -98,27 +106,41 @@ class Trainer {
   std::string memory_text() const;
 
  private:
+  using Phase = WindowSpec::Phase;
   // By batch size, largest first.
-  using Programs = std::map<int64_t, std::unique_ptr<Program>, std::greater<>>;
-  void add_program(Programs& programs, const data::Dataset& data, Mode mode, int64_t batch);
+  using Programs = std::map<std::pair<int64_t, Phase>, std::unique_ptr<Program>, std::greater<>>;
+  // The micro-batches of a step, as steps of micro_.
+  struct Window {
+    int64_t first, count;
+  };
+  Window window(int64_t step) const;
+  Program* add_program(Programs& programs, const data::Dataset& data, Mode mode, int64_t batch,
+                       Phase phase = Phase::kOnly);
+  void make_programs();
   void make_eval_programs();
-  data::Sampler make_sampler(int64_t samples) const;
+  data::Sampler make_sampler(int64_t batch) const;
   data::Sampler eval_sampler() const;
   std::vector<Target> eval_targets() const;
+  Program& run_window(data::Loader& loader, StepInfo& info);
+  void judge(Program& program, StepInfo& info);
+  bool overflow_is_normal() const;
   std::string save(Observer& observer);
-  void check_loss(double loss, Program& program, const std::vector<const void*>& arrays);
+  [[noreturn]] void stop_at_nan(double loss, Program& program);
 
   const Graph& source_;
   const data::Dataset &train_, *eval_;
   StepSpec spec_;
   TrainOptions options_;
   ParamStore::Copied copied_;
-  data::Sampler sampler_;
+  data::Sampler sampler_, micro_;  // of effective batches and of micro-batches: the same order
   int64_t total_ = 0;
   std::vector<Target> targets_;
   ParamStore store_;
   Arena arena_;
   Programs programs_, evals_;
+  Program* main_ = nullptr;
+  std::vector<const void*> arrays_;  // of the micro-batch at hand
+  int64_t skipped_in_a_row_ = 0;
   size_t loader_bytes_ = 0;
   checkpoint::RunState run_;
   std::string last_checkpoint_;

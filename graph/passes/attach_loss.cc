@@ -6,7 +6,8 @@
 // Several losses (StepSpec::more_losses) add up, each with its factor and its own mean; an output
 // without one is left out. After it the outputs are "loss" (kTrain, kGrads), "loss" and the model's
 // own (kEval with labels), or the model's own; several losses and their divisors follow "loss"
-// (pipeline.h). Refuses labels whose shape does not fit, and a missing label array.
+// (pipeline.h), in kTrain the weight of a single one (window.h). Refuses labels whose shape does
+// not fit, and a missing label array.
 #include <algorithm>
 #include <set>
 
@@ -15,6 +16,7 @@
 #include "graph/op_def.h"
 #include "graph/passes/losses.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/window.h"
 #include "graph/rewrite.h"
 #include "graph/trainable.h"
 
@@ -64,6 +66,16 @@ class LossBuilder {
     did(cat(kind, " of output '", output_name_, "' against '", spec_.label, "'",
             spec_.class_weights.empty() ? "" : ", weighted by class"));
     return of_kind(kind);
+  }
+
+  // The number of targets that count (what the mean is over) as a share of those of a full
+  // micro-batch. Empty where every target always counts.
+  Expr weight(const WindowSpec& window) {
+    if (!count_ || !label_.shape().is_const()) return count_;
+    double full = static_cast<double>(label_.shape().count().value());
+    if (window.samples > 0)
+      full *= static_cast<double>(window.nominal) / static_cast<double>(window.samples);
+    return count_ / full;
   }
 
  private:
@@ -256,8 +268,9 @@ class LossBuilder {
                {{"axis", int64_t{axis}},
                 {"ignore_index", spec_.ignore_index},
                 {"label_smoothing", spec_.label_smoothing}},
-               ctx_.spec.mode == Mode::kEval ? 3 : 1);
+               ctx_.spec.mode == Mode::kGrads ? 1 : 3);
     if (y.size() == 3) divisor_ = y[2];
+    if (!is_float(label_.dtype())) count_ = divisor_;
     return y[0];
   }
 
@@ -270,9 +283,13 @@ class LossBuilder {
     const Expr picked = b_.squeeze(
         b_.op("GatherElements", {x, b_.unsqueeze(index, {axis})}, {{"axis", int64_t{axis}}}),
         {axis});
-    const Expr counts = 1 - b_.cast(ignored, x.dtype()), weights = class_weights(axis);
-    if (!weights) return {picked, counts};
-    return {picked, counts * b_.op("Gather", {weights, index}, {{"axis", int64_t{0}}})};
+    Expr valid = 1 - b_.cast(ignored, x.dtype());
+    if (const Expr weights = class_weights(axis))
+      valid = valid * b_.op("Gather", {weights, index}, {{"axis", int64_t{0}}});
+    std::vector<int64_t> axes;
+    for (int a = 0; a < valid.rank(); ++a) axes.push_back(a);
+    count_ = b_.sum(valid, axes, /*keepdims=*/false);
+    return {picked, valid};
   }
 
   // Negative log likelihood of log-probabilities: -mean of the labelled entries.
@@ -318,7 +335,7 @@ class LossBuilder {
   PassContext& ctx_;
   const LossSpec& spec_;
   Builder b_;
-  Expr output_, label_, divisor_;
+  Expr output_, label_, divisor_, count_;
   std::string output_name_;
 };
 
@@ -347,7 +364,7 @@ void pass_attach_loss(Graph& g, PassContext& ctx) {
   const Mode mode = ctx.spec.mode;
   const bool gradients = mode == Mode::kTrain || mode == Mode::kGrads;
   const std::vector<LossSpec> losses = ctx.spec.losses();
-  Expr total;
+  Expr total, weight;                                    // weight: window.h
   std::vector<std::pair<std::string, ValueId>> results;  // what is measured besides the total
   Builder sum(g, "loss|attach_loss");
   bool complete = true;
@@ -362,6 +379,10 @@ void pass_attach_loss(Graph& g, PassContext& ctx) {
     }
     const Expr part = spec.factor == 1 ? loss : loss * spec.factor;
     total = total ? total + sum.cast(part, total.dtype()) : part;
+    if (mode == Mode::kTrain) weight = sum.wrap(builder.weight(ctx.spec.window).id());
+    if (weight && losses.size() > 1 && ctx.spec.window.phase == WindowSpec::Phase::kLast)
+      ctx.messages.push_back(cat("loss of '", name, "': of several losses, micro-batches count by ",
+                                 "samples, so ignored targets weigh as in their micro-batch"));
     if (!name.empty()) results.emplace_back("loss/" + name, loss.id());
     if (mode == Mode::kEval && builder.divisor())
       results.emplace_back(cat("loss/", name, name.empty() ? "" : "/", "divisor"),
@@ -379,6 +400,7 @@ void pass_attach_loss(Graph& g, PassContext& ctx) {
       if (taken.insert(name).second) g.add_output(v, name);
     for (size_t i = 0; i < outputs.size() && !gradients; ++i)
       if (!taken.contains(names[i])) g.add_output(outputs[i], names[i]);
+    if (weight && losses.size() == 1) g.add_output(weight.id(), kLossWeight);
   }
   g.erase_dead();
   int64_t trainable = 0, elements = 0;

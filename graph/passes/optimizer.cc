@@ -1,49 +1,62 @@
-// optimizer: learning rate, global-norm clip, all-finite test and the parameter updates, all as
-// nodes; the host decides nothing inside a step.
+// optimizer: gradient sums of a window of micro-batches, loss scale, learning rate, global-norm
+// clip, all-finite test, skip and the parameter updates, all as nodes; the host decides nothing.
 //
-// Takes the outputs "grad/NAME" that autodiff left and replaces them by "loss", "lr" (f64) and,
-// when clipping, "grad_norm". Parameters are updated in buckets of about 4 MB, in the order in
-// which their gradients become ready, by the rules of optimizer_rules.h. A step that is not finite
-// changes no state at all (I14): the update kernels read `apply`, and running statistics pass
-// through a select.
+// Takes the outputs "grad/NAME" that autodiff left and replaces them by "loss", "lr" (f64),
+// "finite" and, where there are such, "grad_norm" (of the mean loss, before clipping), "weight" (0:
+// no target counted) and "loss_scale". Before the last micro-batch of a window only sums change.
+// Parameters are updated in buckets of about 4 MB, in the order in which their gradients become
+// ready, by the rules of optimizer_rules.h. A step that is not finite, or has no target, changes no
+// state at all (I14): the update kernels read `apply`, and running statistics pass through a
+// select. The scale and the number of targets meet the gradients in one scalar factor that the
+// update kernels take (I13).
 #include <algorithm>
 
 #include "graph/error.h"
 #include "graph/op_def.h"
 #include "graph/passes/optimizer_rules.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/window.h"
 #include "graph/trainable.h"
 
 namespace ortrain {
 namespace {
 
 constexpr size_t kBucketBytes = size_t{4} << 20;
+constexpr double kNoWeight = 1e-30;  // below the weight of any target
 
 class OptimizerBuilder {
  public:
   OptimizerBuilder(Graph& g, PassContext& ctx)
-      : g_(g), ctx_(ctx), spec_(ctx.spec.optimizer), rules_(g, ctx), b_(g, "optimizer") {}
+      : g_(g),
+        ctx_(ctx),
+        spec_(ctx.spec.optimizer),
+        window_(ctx.spec.window),
+        rules_(g, ctx),
+        b_(g, "optimizer") {}
 
   void build() {
     take_gradients();
-    loss_ = b_.wrap(g_.outputs()[0]);
+    states_ = g_.updates().size();
+    if (window_.phase != WindowSpec::Phase::kOnly) add_to_window();
+    if (window_.phase == WindowSpec::Phase::kFirst || window_.phase == WindowSpec::Phase::kMiddle) {
+      g_.clear_outputs();
+      g_.add_output(loss_.id(), "loss");
+      ctx_.did = cat(slots_.size(), " gradients ",
+                     window_.phase == WindowSpec::Phase::kFirst ? "kept for" : "added to",
+                     " the window's sums");
+      return;
+    }
     step_ = b_.wrap(step_state(g_));
     lr_ = rules_.learning_rate(step_);
-    clip();
-    std::vector<Expr> tested{loss_};
-    if (norm_) tested.push_back(norm_);
-    apply_ = ctx_.spec.skip_nonfinite ? b_.op("ortrain.AllFinite", tested)
-                                      : b_.constant(HostTensor::scalar(true));
+    scale_gradients();
+    decide();
     guard_states();
     update_parameters();
     g_.add_update(step_.id(), (step_ + b_.cast(apply_, DType::kI64)).id());
-    g_.clear_outputs();
-    g_.add_output(loss_.id(), "loss");
-    g_.add_output(lr_.id(), "lr");
-    for (size_t i = 1; i < parts_.size(); ++i) g_.add_output(parts_[i].second, parts_[i].first);
-    if (norm_) g_.add_output(norm_.id(), "grad_norm");
+    adapt_loss_scale();
+    add_outputs();
     ctx_.did = cat(spec_.name, ": ", slots_.size(), " parameters in ", buckets_, " buckets",
-                   norm_ ? ", clipped by global norm" : "");
+                   spec_.clip_norm > 0 ? ", clipped by global norm" : "");
   }
 
  private:
@@ -52,10 +65,18 @@ class OptimizerBuilder {
     const std::vector<NodeId> order = g_.topo();
     for (size_t i = 0; i < order.size(); ++i) position[static_cast<size_t>(order[i])] = i + 1;
     size_t output = 0;  // the losses come first
-    while (output < g_.outputs().size() && !g_.output_names()[output].starts_with("grad/"))
-      parts_.emplace_back(g_.output_names()[output], g_.outputs()[output]), ++output;
+    for (; output < g_.outputs().size() && !g_.output_names()[output].starts_with("grad/");
+         ++output)
+      if (g_.output_names()[output] != kLossWeight)
+        parts_.emplace_back(g_.output_names()[output], g_.outputs()[output]);
+    loss_ = b_.wrap(parts_.at(0).second);
+    may_be_empty_ = may_be_empty(g_);
+    if (may_be_empty_ || window_.phase != WindowSpec::Phase::kOnly)
+      weight_ = loss_weight(b_, window_);
     for (const auto& [v, info] : g_.params) {
       if (!info.trainable) continue;
+      while (output < g_.outputs().size() && !g_.output_names()[output].starts_with("grad/"))
+        ++output;
       ORTRAIN_CHECK(
           output < g_.outputs().size() && g_.output_names()[output] == "grad/" + g_.value(v).name,
           "autodiff left no gradient of " + g_.describe_value(v));
@@ -67,25 +88,114 @@ class OptimizerBuilder {
                      [](const GradSlot& a, const GradSlot& b) { return a.ready < b.ready; });
   }
 
-  // As torch.nn.utils.clip_grad_norm_: every gradient times min(1, max_norm / (norm + 1e-6)).
-  void clip() {
-    if (spec_.clip_norm <= 0) return;
-    std::vector<Expr> grads;
-    for (const GradSlot& s : slots_) grads.push_back(b_.wrap(s.grad));
-    norm_ = b_.op("ortrain.GlobalNorm", grads);
-    const Expr ratio = spec_.clip_norm / (norm_ + 1e-6);
-    clip_scale_ = b_.op("Min", {ratio, b_.scalar(ratio.dtype(), 1)});
+  // From here on loss, weight and gradients are those of the window so far; the loss is a sum.
+  void add_to_window() {
+    if (states_ > 0) {
+      carry_states(g_, window_);
+      if (window_.phase == WindowSpec::Phase::kLast)
+        ctx_.messages.push_back(
+            "batch normalization takes its statistics from each micro-batch, not from the "
+            "effective batch");
+    }
+    key_randomness(g_, b_, window_);
+    const Expr own_loss = loss_;
+    loss_ = window_sum(b_, window_, b_.cast(loss_, DType::kF64) * weight_, "loss");
+    const Expr own_weight = weight_;
+    weight_ = window_sum(b_, window_, weight_, "weight");
+    for (size_t i = 1; i < parts_.size(); ++i) {
+      auto& [name, value] = parts_[i];
+      const Expr sum =
+          window_sum(b_, window_, b_.cast(b_.wrap(value), DType::kF64) * own_weight, name);
+      if (window_.phase == WindowSpec::Phase::kLast)
+        value = (sum / no_less(weight_, kNoWeight)).id();
+    }
+    for (GradSlot& s : slots_) {
+      Builder b(g_, g_.value(s.param).name + "|optimizer");
+      s.grad = window_sum(b, window_, b.wrap(s.grad), "grad/" + g_.value(s.param).name).id();
+    }
+    if (window_.phase == WindowSpec::Phase::kLast)
+      loss_ = loss_ / no_less(weight_, kNoWeight);
+    else
+      loss_ = own_loss;
+  }
+  static Expr no_less(Expr x, double least) {
+    Builder& b = x.builder();
+    return b.op("Max", {x, b.scalar(x.dtype(), least)});
+  }
+
+  // What turns the gradients into those of the mean loss, and the clipping: as
+  // torch.nn.utils.clip_grad_norm_, every gradient times min(1, max_norm / (norm + 1e-6)), of the
+  // gradients without loss scale (I13).
+  void scale_gradients() {
+    const bool sums = window_.phase == WindowSpec::Phase::kLast;
+    scale_ = loss_scale(b_, ctx_.spec.loss_scale);
+    Expr factor;
+    if (sums) factor = 1 / no_less(weight_, kNoWeight);
+    if (scale_) factor = factor ? factor / scale_ : 1 / scale_;
+    if (spec_.clip_norm > 0 || scale_ || window_.accumulate > 1) {
+      std::vector<Expr> grads;
+      for (const GradSlot& s : slots_) grads.push_back(b_.wrap(s.grad));
+      norm_ = b_.op("ortrain.GlobalNorm", grads);
+      tested_.push_back(norm_);
+      if (factor) {
+        factor = b_.cast(factor, norm_.dtype());
+        norm_ = norm_ * factor;
+      }
+    }
+    if (spec_.clip_norm > 0) {
+      const Expr ratio = spec_.clip_norm / (norm_ + 1e-6);
+      const Expr clip = b_.op("Min", {ratio, b_.scalar(ratio.dtype(), 1)});
+      factor = factor ? factor * clip : clip;
+    }
+    clip_scale_ = factor;
+  }
+
+  // Whether the step counts: loss and gradients are finite, and there is a target.
+  void decide() {
+    tested_.insert(tested_.begin(), loss_);
+    if (ctx_.spec.skip_nonfinite) finite_ = b_.op("ortrain.AllFinite", tested_);
+    apply_ = finite_;
+    if (may_be_empty_) {
+      const Expr counted = b_.op("Greater", {weight_, b_.scalar(weight_.dtype(), 0)});
+      apply_ = apply_ ? b_.op("And", {apply_, counted}) : counted;
+    }
+    if (!apply_) apply_ = b_.constant(HostTensor::scalar(true));
   }
 
   // Updates that other passes put here (running statistics) keep the old value on a skipped step.
   void guard_states() {
     if (!ctx_.spec.skip_nonfinite) return;
-    for (size_t i = 0; i < g_.updates().size(); ++i) {
+    for (size_t i = 0; i < states_; ++i) {
       const StateUpdate u = g_.updates()[i];
       Builder b(g_, g_.value(u.state).name + "|optimizer");
       const Expr kept = b.where(b.wrap(apply_.id()), b.wrap(u.next), b.wrap(u.state));
       g_.set_update(static_cast<int>(i), kept.id());
     }
+  }
+
+  void adapt_loss_scale() {
+    const LossScaleSpec& s = ctx_.spec.loss_scale;
+    if (s.kind != LossScaleSpec::Kind::kDynamic) return;
+    ORTRAIN_CHECK(finite_, "dynamic loss scaling without the test for finite gradients");
+    const std::vector<ValueId> states = {
+        loss_scale_state(g_, s), g_.add_state(HostTensor::scalar<int64_t>(0), kGoodStepsName),
+        g_.add_state(HostTensor::scalar<int64_t>(0), kSkippedName)};
+    const std::vector<Expr> next =
+        b_.ops("ortrain.LossScale",
+               {b_.wrap(states[0]), b_.wrap(states[1]), b_.wrap(states[2]), finite_, apply_},
+               {{"growth", s.growth}, {"interval", s.interval}, {"min", s.min}, {"max", s.max}}, 3);
+    for (size_t i = 0; i < 3; ++i) g_.add_update(states[i], next[i].id());
+  }
+
+  void add_outputs() {
+    g_.clear_outputs();
+    g_.add_output(loss_.id(), "loss");
+    g_.add_output(lr_.id(), "lr");
+    for (size_t i = 1; i < parts_.size(); ++i) g_.add_output(parts_[i].second, parts_[i].first);
+    if (norm_) g_.add_output(norm_.id(), "grad_norm");
+    if (weight_) g_.add_output(weight_.id(), "weight");
+    if (scale_) g_.add_output(scale_.id(), "loss_scale");
+    if (finite_) g_.add_output(finite_.id(), "finite");
   }
 
   void update_parameters() {
@@ -113,11 +223,16 @@ class OptimizerBuilder {
   Graph& g_;
   PassContext& ctx_;
   const OptimizerSpec& spec_;
+  const WindowSpec& window_;
   OptimizerRules rules_;
   Builder b_;
   std::vector<GradSlot> slots_;
   std::vector<std::pair<std::string, ValueId>> parts_;  // "loss", then each of several
-  Expr loss_, step_, lr_, norm_, clip_scale_, apply_;
+  std::vector<Expr> tested_;                            // all finite, or the step is skipped
+  Expr loss_, step_, lr_, norm_, clip_scale_, finite_, apply_;
+  Expr weight_, scale_;  // of the loss; empty: 1 and always counted, no loss scale
+  bool may_be_empty_ = false;
+  size_t states_ = 0;  // updates that other passes made
   int buckets_ = 0;
 };
 

@@ -71,6 +71,8 @@ uint64_t hash_file(const std::string& path, uint64_t* size) {
   return XXH64(file.bytes().data(), file.size(), 0);
 }
 
+bool is_saved(const StoreEntry& e) { return !e.name.starts_with(kWindowPrefix); }
+
 // Whether a state belongs to the run (moments, counters) and not to the model (running statistics).
 bool of_the_run(const ParamStore& store, const StoreEntry& e) {
   if (e.kind != Source::kState) return false;
@@ -95,19 +97,25 @@ void rename_into_place(const std::string& from, const std::string& to) {
 
 Json manifest(const ParamStore& store, const RunState& run) {
   Json tensors = Json::array();
-  for (const StoreEntry& e : store.entries())
+  for (const StoreEntry& e : store.entries()) {
+    if (!is_saved(e)) continue;
     tensors.push_back({{"name", e.name},
                        {"kind", e.kind == Source::kParam ? "parameter" : "state"},
                        {"file", of_the_run(store, e) ? kOptimizer : kParams},
                        {"dtype", name_of(e.dtype)},
                        {"shape", e.file_dims()},
                        {"trainable", e.trainable}});
+  }
   return {{"format", kFormat},
           {"step", run.step},
           {"skipped", run.skipped},
           {"seed", run.seed},
           {"sampler",
-           {{"shuffle", run.shuffle}, {"batch_size", run.batch_size}, {"samples", run.samples}}},
+           {{"shuffle", run.shuffle},
+            {"batch_size", run.batch_size},
+            {"accumulate", run.accumulate},
+            {"samples", run.samples}}},
+          {"epoch", {{"loss", run.epoch_loss}, {"weight", run.epoch_weight}}},
           {"graph_hash", hex(run.graph_hash)},
           {"extra", run.extra},
           {"tensors", std::move(tensors)}};
@@ -145,6 +153,11 @@ RunState run_of(const Json& m) {
   run.shuffle = m.at("sampler").at("shuffle").get<bool>();
   run.batch_size = m.at("sampler").at("batch_size").get<int64_t>();
   run.samples = m.at("sampler").at("samples").get<int64_t>();
+  run.accumulate = m.at("sampler").value("accumulate", int64_t{1});
+  if (m.contains("epoch")) {
+    run.epoch_loss = m.at("epoch").at("loss").get<double>();
+    run.epoch_weight = m.at("epoch").at("weight").get<double>();
+  }
   run.graph_hash = from_hex(m.at("graph_hash").get<std::string>());
   run.extra = m.at("extra").get<std::map<std::string, std::string>>();
   return run;
@@ -154,7 +167,7 @@ void write_tensors(const std::string& path, const ParamStore& store, bool of_run
   std::vector<HostTensor> keep;  // copies where the layout differs
   std::vector<data::SafetensorsEntry> entries;
   for (const StoreEntry& e : store.entries()) {
-    if (of_the_run(store, e) != of_run) continue;
+    if (!is_saved(e) || of_the_run(store, e) != of_run) continue;
     keep.push_back(store.get(e.name));
     entries.push_back({e.name, e.dtype, e.file_dims(), keep.back().raw()});
   }
@@ -277,6 +290,7 @@ RunState load(const std::string& path, ParamStore& store, uint64_t graph_hash) {
   for (const data::ArrayFile* file : {&params, &optimizer})
     for (const data::StoredArray& a : file->arrays) found.emplace(a.name, a.tensor());
   for (const StoreEntry& e : store.entries()) {
+    if (!is_saved(e)) continue;
     const auto it = found.find(e.name);
     if (it == found.end()) {
       problem("'", e.name, "' is missing");

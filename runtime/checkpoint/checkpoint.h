@@ -5,7 +5,8 @@
 // at: files are written in a folder aside, synced, and renamed into place. Contents are logical
 // (I10): names, file layout, no padding, so another layout, dtype or device can load them.
 // params.safetensors holds the model's own tensors (parameters and running statistics),
-// optimizer.safetensors what the run adds (moments, step counter).
+// optimizer.safetensors what the run adds (moments, step counter, loss scale). States of a window
+// of micro-batches (kWindowPrefix) are in neither: a checkpoint stands between two steps.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,13 @@ namespace ortrain::checkpoint {
 
 // Where a run stands. The sampler and all randomness are functions of (seed, step).
 struct RunState {
-  int64_t step = 0;  // batches consumed
+  int64_t step = 0;  // optimizer steps done: windows of `accumulate` batches consumed
   int64_t skipped = 0;
   uint64_t seed = 0;
   bool shuffle = true;
   int64_t batch_size = 0, samples = 0;       // of the training data
+  int64_t accumulate = 1;                    // micro-batches of batch_size samples per step
+  double epoch_loss = 0, epoch_weight = 0;   // of the unfinished epoch: sum of weight * loss
   uint64_t graph_hash = 0;                   // graph_hash() of the imported graph
   std::map<std::string, std::string> extra;  // for the caller: recipe, best metric, model path
 };

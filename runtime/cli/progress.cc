@@ -53,13 +53,14 @@ Progress::~Progress() { finish(); }
 std::string Progress::render(const StepLine& s, double seconds) const {
   std::string out = cat("step ", s.step, "/", s.steps);
   if (s.epochs > 0) out += cat("  epoch ", s.epoch, "/", s.epochs);
-  out += "  loss " + number("%.4g", s.loss);
+  out += "  loss " + (s.has_loss ? number("%.4g", s.loss) : "n/a");
   for (size_t i = 0; i < s.losses.size(); ++i)
     out += cat(i == 0 ? " (" : ", ", s.losses[i].first, number(" %.4g", s.losses[i].second),
                i + 1 == s.losses.size() ? ")" : "");
   out += "  lr " + number("%.3g", s.lr);
   if (s.grad_norm >= 0) out += "  norm " + number("%.3g", s.grad_norm);
   out += "  " + number(s.samples_per_s < 100 ? "%.1f" : "%.0f", s.samples_per_s) + " samples/s";
+  if (s.loss_scale > 0) out += "  scale " + number("%.6g", s.loss_scale);
   if (s.skipped > 0) out += cat("  skipped ", s.skipped);
   const int64_t done = s.step - first_step_ + 1;
   if (done > 1 && s.step < s.steps)
@@ -140,10 +141,12 @@ void RunLog::step(const StepLine& s) {
   nlohmann::ordered_json j;
   j["step"] = s.step;
   j["epoch"] = s.epoch;
-  j["loss"] = finite(s.loss);
+  j["loss"] = s.has_loss ? finite(s.loss) : nullptr;
   for (const auto& [name, loss] : s.losses) j["loss/" + name] = finite(loss);
+  j["epoch_loss"] = std::isnan(s.epoch_loss) ? nlohmann::json() : finite(s.epoch_loss);
   j["lr"] = s.lr;
   if (s.grad_norm >= 0 || std::isnan(s.grad_norm)) j["grad_norm"] = finite(s.grad_norm);
+  if (s.loss_scale > 0) j["loss_scale"] = s.loss_scale;
   j["skipped"] = s.this_skipped;
   j["samples_per_s"] = s.samples_per_s;
   j["ms"] = s.ms;

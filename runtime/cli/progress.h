@@ -20,8 +20,11 @@ struct StepLine {
   int64_t steps = 0, epoch = 0, epochs = 0;
   double loss = 0;
   std::vector<std::pair<std::string, double>> losses;  // by output, where there are several
+  bool has_loss = true;   // false: no target counted; shown as n/a, null in the log
+  double epoch_loss = 0;  // mean of the epoch so far
   double lr = 0;
   double grad_norm = -1;  // negative: not computed
+  double loss_scale = 0;  // 0: none
   double samples_per_s = 0, ms = 0, wait_ms = 0;
   int64_t skipped = 0;  // so far
   bool this_skipped = false;

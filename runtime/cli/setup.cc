@@ -40,6 +40,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   read_losses(k, s);
   s.optimizer = optimizer_spec(k);
   s.compute = k.text("precision") == "fp64" ? DType::kF64 : DType::kF32;
+  s.loss_scale = loss_scale_spec(k.list("loss-scale"), k.text("precision"));
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
   s.file_modes = k.text("training-mode") == "file";

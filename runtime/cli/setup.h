@@ -25,6 +25,8 @@ StepSpec make_spec(const Context& c, Mode mode);
 // weights that --class-weights auto takes from the training data.
 StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64_t batch,
                    std::vector<std::string>& notes);
+// What --loss-scale says; `precision` decides where that is auto. Errors: kUsage.
+LossScaleSpec loss_scale_spec(const std::vector<std::string>& words, const std::string& precision);
 CompileOptions compile_options(const Context& c);
 SelectOptions select_options(const Context& c);
 // Lets the pages of the model file go once a weight has been copied out of them.

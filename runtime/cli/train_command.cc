@@ -4,6 +4,7 @@
 // at the end, model.onnx. The first SIGINT or SIGTERM finishes the step, saves and exits with 128 +
 // signal; the second one kills. Nothing of a folder that already holds a run is touched without
 // --resume.
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -44,8 +45,11 @@ class CliObserver : public Observer {
                   .epochs = epochs_,
                   .loss = s.loss,
                   .losses = s.losses,
+                  .has_loss = s.has_loss,
+                  .epoch_loss = s.epoch_loss,
                   .lr = s.lr,
                   .grad_norm = s.grad_norm,
+                  .loss_scale = s.loss_scale,
                   .samples_per_s = 0,
                   .ms = s.ms,
                   .wait_ms = s.wait_ms,
@@ -58,9 +62,12 @@ class CliObserver : public Observer {
     log_.step(line);
     line.samples_per_s = static_cast<double>(samples_) / std::max(total_, 1e-6) * 1e3;
     if (s.this_skipped)
-      progress_.line(cat("step ", s.step, ": the loss is not finite; step skipped"));
+      progress_.line(cat("step ", s.step, ": ", std::isfinite(s.loss) ? "a gradient" : "the loss",
+                         " is not finite", s.loss_scale > 0 ? " at loss scale " : "",
+                         s.loss_scale > 0 ? short_number(s.loss_scale) : "", "; step skipped"));
+    if (!s.has_loss) progress_.line(cat("step ", s.step, ": no valid target; nothing was updated"));
     progress_.step(line);
-    last_loss_ = s.loss;
+    if (s.has_loss) last_loss_ = s.loss;
   }
   void on_eval(const EvalResult& e) override {
     nlohmann::ordered_json j;
@@ -122,8 +129,11 @@ void announce(const Context& c, Trainer& t, const data::Dataset& data, int64_t b
     if (e.trainable) count += element_count(e.dims), ++tensors;
   std::printf("%s: %s parameters in %s tensors\n", c.model_path.c_str(), count_text(count).c_str(),
               count_text(tensors).c_str());
-  std::printf("%s samples, batch %lld, %lld steps per epoch, %lld steps; %s, lr %s, %s\n",
-              count_text(data.samples()).c_str(), static_cast<long long>(batch),
+  const int64_t k = c.config.integer("accumulate");
+  const std::string effective =
+      k > 1 ? cat(batch, " x ", k, " accumulated = ", count_text(batch * k)) : cat(batch);
+  std::printf("%s samples, batch %s, %lld steps per epoch, %lld steps; %s, lr %s, %s\n",
+              count_text(data.samples()).c_str(), effective.c_str(),
               static_cast<long long>(t.steps_per_epoch()), static_cast<long long>(t.total_steps()),
               c.config.text("optimizer").c_str(), c.config.text("lr").c_str(),
               c.config.text("precision").c_str());
@@ -148,6 +158,7 @@ int run_train(Context& c) {
   const int64_t batch = batch_size(c, train.samples(), notes);
   TrainOptions o;
   o.batch_size = batch;
+  o.accumulate = c.config.integer("accumulate");
   o.steps = c.config.has("steps") ? c.config.integer("steps") : 0;
   o.epochs = c.config.has("epochs") ? c.config.integer("epochs") : 1;
   o.shuffle = c.config.text("shuffle") != "none";
@@ -229,7 +240,7 @@ int run_train(Context& c) {
   if (const std::string best = observer.best_text(); !best.empty())
     std::printf("best: %s\n", best.c_str());
   if (result.skipped > 0)
-    std::printf("%lld steps were skipped because their loss was not finite\n",
+    std::printf("%lld steps were skipped because their loss or gradients were not finite\n",
                 static_cast<long long>(result.skipped));
   if (observer.waited_share() > 0.1)
     std::printf("input-bound: %.0f %% of the time went into waiting for data\n",

@@ -261,8 +261,12 @@ inline OpTable table() {
   t.add(std::move(masked));
   t.add({.name = "ortrain.CrossEntropy",
          .inputs = {"x", "labels"},
-         .outputs = {"loss"},
-         .infer = [](InferCtx& c) { c.out(0, c.dtype(0), Shape()); },
+         .outputs = {"loss", "lse?", "divisor?"},
+         .infer =
+             [](InferCtx& c) {
+               c.out(0, c.dtype(0), Shape());
+               c.out(2, c.dtype(0), Shape());
+             },
          .grad = {grad("x", [](Grad& g) { return g.dy() * g.x(0); }), no_grad("labels")}});
   t.add({.name = "ortrain.Linear",
          .inputs = {"x", "w", "b?"},
@@ -291,6 +295,13 @@ inline OpTable table() {
          .inputs = {"xs*"},
          .outputs = {"finite"},
          .infer = [](InferCtx& c) { c.out(0, DType::kBool, Shape()); }});
+  t.add({.name = "And", .inputs = {"a", "b"}, .outputs = {"y"}, .infer = infer_compare});
+  t.add({.name = "ortrain.LossScale",
+         .inputs = {"scale", "good", "skipped", "finite", "applied"},
+         .outputs = {"scale", "good", "skipped"},
+         .infer = [](InferCtx& c) {
+           for (int i = 0; i < 3; ++i) c.out(i, c.dtype(i), Shape());
+         }});
   // Groups of [p, g, states...] after the four scalars; outputs are p and the states.
   const auto infer_update = [](InferCtx& c) {
     const int per_group =

@@ -76,6 +76,7 @@ TEST(Optimizer, AdamWInFull) {
             "output %11 \"loss\"\n"
             "output %15 \"lr\"\n"
             "output %16 \"grad_norm\"\n"
+            "output %20 \"finite\"\n"
             "update %2 <- %21\n"
             "update %1 <- %22\n"
             "update %4 <- %23\n"
@@ -152,6 +153,60 @@ TEST(Optimizer, UnknownNames) {
   s.optimizer.schedule = "staircase";
   EXPECT_THAT(mini::error_of(ErrorCode::kUsage, [&] { optimized(s); }),
               HasSubstr("schedule 'staircase' is unknown"));
+}
+
+// --- windows of micro-batches and the loss scale
+StepSpec window_spec(WindowSpec::Phase phase) {
+  StepSpec s = spec("sgd");
+  s.optimizer.clip_norm = 1;
+  s.window = {.phase = phase, .accumulate = 3, .samples = 4, .nominal = 4};
+  return s;
+}
+
+TEST(Optimizer, TheFirstMicroBatchOnlyKeepsSums) {
+  const std::string text = optimized(window_spec(WindowSpec::Phase::kFirst));
+  EXPECT_THAT(text, Not(HasSubstr("ortrain.SGD")));
+  EXPECT_THAT(text, Not(HasSubstr("ortrain/step")));
+  EXPECT_THAT(text, HasSubstr("\"ortrain/window/grad/fc.weight\""));
+  EXPECT_THAT(text, HasSubstr("\"ortrain/window/bn.mean\""));
+  EXPECT_THAT(text, HasSubstr("update %2 <- %2\n"));  // the state itself waits for the last
+}
+
+TEST(Optimizer, TheLastMicroBatchDividesByTheWeights) {
+  const std::string text = optimized(window_spec(WindowSpec::Phase::kLast));
+  EXPECT_THAT(text, HasSubstr("ortrain.SGD("));
+  for (const char* output : {"\"loss\"", "\"lr\"", "\"grad_norm\"", "\"weight\"", "\"finite\""})
+    EXPECT_THAT(text, HasSubstr(output));
+  EXPECT_THAT(optimized(window_spec(WindowSpec::Phase::kMiddle)), Not(HasSubstr("\"lr\"")));
+}
+
+// I13: the gradients' norm is multiplied by 1 / scale before the clip ratio reads it, and the
+// factor of the update holds the same 1 / scale.
+TEST(Optimizer, TheScaleIsOutBeforeClipping) {
+  StepSpec s = spec("sgd");
+  s.optimizer.clip_norm = 1;
+  s.loss_scale = {.kind = LossScaleSpec::Kind::kDynamic};
+  Graph g = parse_graph(kDifferentiated, mini::ops());
+  mini::run_pass(pass_optimizer, g, s);
+  const auto one = [&](const char* op) {
+    NodeId found = kNone;
+    for (NodeId n : g.topo())
+      if (g.node(n).op->name == op) found = n;
+    return found;
+  };
+  const NodeId norm = one("ortrain.GlobalNorm"), update = one("ortrain.SGD");
+  ASSERT_TRUE(norm != kNone && update != kNone && one("ortrain.LossScale") != kNone);
+  const ValueId raw = g.node(norm).outputs[0];
+  std::vector<std::string> readers;
+  for (NodeId n : g.value(raw).uses) readers.push_back(g.node(n).op->name);
+  EXPECT_THAT(readers, testing::UnorderedElementsAre("Mul", "ortrain.AllFinite"));
+  const Node& factor = g.node(g.value(g.node(update).inputs[3]).producer);
+  ASSERT_EQ(factor.op->name, "Mul");  // factor * min(1, max / norm)
+  NodeId unscale = g.value(factor.inputs[0]).producer;
+  if (g.node(unscale).op->name == "Cast") unscale = g.value(g.node(unscale).inputs[0]).producer;
+  ASSERT_EQ(g.node(unscale).op->name, "Div");
+  NodeId scale = g.value(g.node(unscale).inputs[1]).producer;
+  EXPECT_EQ(g.value(g.node(scale).inputs[0]).name, kLossScaleName);
 }
 
 }  // namespace
