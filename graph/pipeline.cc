@@ -15,6 +15,7 @@ namespace {
 // Only f32 kernels gain from channels-last data.
 bool with_f32(const StepSpec& s) { return s.compute == DType::kF32; }
 bool with_gradients(const StepSpec& s) { return s.mode == Mode::kTrain || s.mode == Mode::kGrads; }
+bool with_dropout(const StepSpec& s) { return s.dropout >= 0 && with_gradients(s); }
 bool with_lora(const StepSpec& s) { return s.lora.rank > 0 && s.mode != Mode::kPredict; }
 bool with_updates(const StepSpec& s) { return s.mode == Mode::kTrain; }
 
@@ -25,6 +26,8 @@ const std::vector<Pass>& passes() {
       {"infer",
        "everything later may trust dtype and shape; shape chains fold, control flow dissolves",
        pass_infer, nullptr, Switch::kNeeded},
+      {"dropout", "before canonicalize, which turns Dropout nodes into masks", pass_dropout,
+       with_dropout, Switch::kMayBeOff},
       {"lora", "adapters while weights are still where the file has them", pass_lora, with_lora,
        Switch::kNeeded},
       {"canonicalize",
@@ -155,8 +158,8 @@ void check_names(const StepSpec& spec, const CompileOptions& options) {
 
 // Up to here a graph with open sizes makes sense, for `inspect` without data.
 bool symbolic_until(const std::string& pass) {
-  return pass == "infer" || pass == "lora" || pass == "canonicalize" || pass == "attach_loss" ||
-         pass == "check_trainable";
+  return pass == "infer" || pass == "dropout" || pass == "lora" || pass == "canonicalize" ||
+         pass == "attach_loss" || pass == "check_trainable";
 }
 
 }  // namespace

@@ -124,6 +124,9 @@ struct StepSpec {
   Binding binding;  // symbol -> value, all symbols of the inputs
   std::map<std::string, Dims>
       input_dims;  // bound shapes by input name; symbols are derived from them too
+  // Dropout while training: negative = as the file has it, 0 = none, else the ratio of every one,
+  // put where blocks usually have it too. Exactly what the pass does: passes/dropout.cc.
+  double dropout = -1;
   LossSpec loss;
   std::vector<LossSpec> more_losses;  // added to it; each names its output
   std::vector<LossSpec> losses() const {

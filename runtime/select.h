@@ -17,7 +17,7 @@ namespace ortrain {
 
 struct SelectOptions {
   std::string device = "cpu";
-  bool reference = false;  // --deterministic, tests: the last entry of every list
+  bool reference = false;  // --kernels ref, tests: the last entry of every list
   int threads = 1;
 };
 

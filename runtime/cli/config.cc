@@ -206,8 +206,19 @@ CommandLine parse_command_line(int argc, const char* const* argv,
       options[f.name] = app.add_option(name, values[f.name])
                             ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
+  // A choice that has "show" may stand alone and then means that.
+  std::vector<std::string> spelled;
+  for (int i = 0; i < argc; ++i) {
+    spelled.emplace_back(argv[i]);
+    const Flag* f =
+        spelled.back().starts_with("--") ? find_flag(spelled.back().substr(2)) : nullptr;
+    if (!f || !std::count(f->choices.begin(), f->choices.end(), std::string("show"))) continue;
+    if (i + 1 == argc || !check_value(*f, argv[i + 1]).empty()) spelled.back() += "=show";
+  }
+  std::vector<const char*> args;
+  for (const std::string& s : spelled) args.push_back(s.c_str());
   try {
-    app.parse(argc, argv);
+    app.parse(argc, args.data());
   } catch (const CLI::ParseError& e) {
     fail(ErrorCode::kUsage, e.what());
   }

@@ -123,7 +123,7 @@ int run_inspect(Context& c) {
     std::printf("\npasses, in order:\n");
     print_notes(p.notes());
   }
-  if (c.config.on("kernels")) {
+  if (c.config.text("kernels") == "show") {
     std::printf("\nkernels:\n");
     for (const std::string& k : p.plan().kernels) std::printf("  %s\n", k.c_str());
   }

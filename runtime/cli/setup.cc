@@ -33,6 +33,19 @@ int64_t batch_size(const Context& c, int64_t samples, std::vector<std::string>& 
   return fixed;
 }
 
+namespace {
+// file | off | a ratio, as StepSpec::dropout.
+double dropout_ratio(const std::string& text) {
+  if (text == "file") return -1;
+  if (text == "off") return 0;
+  char* end = nullptr;
+  const double v = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != 0 || !(v >= 0 && v < 1))
+    fail(ErrorCode::kUsage, "--dropout ", text, ": expected file, off or a ratio in [0, 1)");
+  return v;
+}
+}  // namespace
+
 StepSpec make_spec(const Context& c, Mode mode) {
   const Config& k = c.config;
   StepSpec s;
@@ -44,6 +57,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
   s.file_modes = k.text("training-mode") == "file";
+  s.dropout = dropout_ratio(k.text("dropout"));
   if (k.has("lora")) s.lora = parse_lora(k.text("lora"));
   s.train = k.list("train");
   s.freeze = k.list("freeze");
@@ -79,7 +93,7 @@ CompileOptions compile_options(const Context& c) {
 }
 
 SelectOptions select_options(const Context& c) {
-  return {.reference = c.config.on("deterministic"),
+  return {.reference = c.config.text("kernels") == "ref",
           .threads = set_threads(static_cast<int>(c.config.integer("threads")))};
 }
 
