@@ -175,7 +175,7 @@ const std::vector<Flag>& flag_table() {
        {"stop", "skip"}},
       {"threads", kInt, "0", "Run", "0 = one per usable core", 0, 4096},
       {"deterministic", kSwitch, "false", "Run",
-       "bit-identical from run to run at this number of threads, or refuse"},
+       "bit-identical runs at a fixed number of threads; so are default runs (no kernel differs)"},
       {"resume",
        kSwitch,
        "false",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # ctest-timeout: 900
 """Class weights, label smoothing with ignored labels, several losses: runs of $ORTRAIN_BIN against what
-PyTorch computed in float64 (tests/golden/policies/make_heads.py)."""
+PyTorch computed in float64 (tests/golden/policies/make_heads.py). Places of --dropout, repeatable runs."""
 import json
 import os
 import subprocess
@@ -101,6 +101,99 @@ class Heads(unittest.TestCase):
                             (["--loss", "cls:cross_entropy*"], "is no number")):
             with self.subTest(flags=flags):
                 self.assertIn(said, ortrain(*base, *flags, code=None))
+
+
+def case_of(name):
+    folder = os.path.join(SOURCE, "tests", "golden", name)
+    with open(os.path.join(folder, "case.json")) as f:
+        flags = json.load(f)["flags"]
+    return folder, os.path.join(folder, "model.onnx"), flags
+
+
+def train_case(name, out, *extra):
+    folder, model, flags = case_of(name)
+    flags = [os.path.join(folder, f) if f.endswith(".npz") else f for f in flags[1:]]
+    at = flags.index("--log")
+    return ortrain(model, *flags[:at], *flags[at + 2:], "--out", out, *extra)
+
+
+class Dropout(unittest.TestCase):
+    # (transformer blocks or 0, embeddings): nanoGPT and BERT have one Dropout behind the embeddings and
+    # two in each of the two blocks; the others one in front of the classifier.
+    PLACES = {"gpt_tiny": (2, 1), "bert_tiny": (2, 1), "mlp_digits": (0, 0), "cnn_digits": (0, 0), "resnet_tiny": (0, 0)}
+
+    def test_places_and_export(self):
+        for name, (blocks, embeddings) in self.PLACES.items():
+            with self.subTest(case=name), tempfile.TemporaryDirectory() as out:
+                text = train_case(name, out, "--dropout", "0.25")
+                note = next(line for line in text.splitlines() if line.startswith("note: --dropout"))
+                self.assertIn("dropout 0.25 added", note)
+                for what, count in (("attention's output projection", blocks), ("MLP's last GEMM", blocks),
+                                    ("behind the embeddings", embeddings), ("the classifier", int(blocks == 0))):
+                    self.assertEqual(note.count(what), count, note)
+                ops = lambda path: [n.op_type for n in onnx.load(path).graph.node]
+                self.assertEqual(ops(os.path.join(out, "model.onnx")), ops(case_of(name)[1]))
+
+    def test_masks_follow_the_seed_and_evaluation_has_none(self):
+        data = os.path.join(case_of("mlp_digits")[0], "train.npz")
+        losses, evals = [], []
+        for seed, ratio in ((1, "0.5"), (1, "0.5"), (2, "0.5"), (1, "off")):
+            with tempfile.TemporaryDirectory() as out:
+                train_case("mlp_digits", out, "--dropout", ratio, "--seed", seed, "--lr", 0, "--eval-data", data)
+                losses.append([r["loss"] for r in rows(out) if "loss" in r])
+                evals.append([r["eval"]["loss"] for r in rows(out) if "eval" in r][-1])
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0], losses[2])
+        self.assertNotEqual(losses[0], losses[3])
+        self.assertEqual(len(set(evals)), 1)
+
+    def test_the_files_own_nodes(self):
+        # An exported Dropout of ratio 0.9 and the same model with 0: --dropout decides, file honours.
+        _, model, _ = case_of("mlp_digits")
+        with tempfile.TemporaryDirectory() as folder:
+            m = onnx.load(model)
+            gemm = [n for n in m.graph.node if n.op_type in ("Gemm", "MatMul")][-1]
+            m.graph.initializer.append(numpy_helper.from_array(np.array(0.9, np.float32), "ratio"))
+            at = list(m.graph.node).index(gemm)
+            m.graph.node.insert(at, onnx.helper.make_node("Dropout", [gemm.input[0], "ratio"], ["dropped"], "own"))
+            m.graph.node[at + 1].input[0] = "dropped"
+            path = os.path.join(folder, "m.onnx")
+            onnx.save(m, path)
+            data = os.path.join(case_of("mlp_digits")[0], "train.npz")
+            first = {}
+            for key, flags in {"file": [], "off": ["--dropout", "off"], "0.9": ["--dropout", "0.9"],
+                               "0.1": ["--dropout", "0.1"]}.items():
+                out = os.path.join(folder, key)
+                text = ortrain(path, "--data", data, "--steps", 1, "--out", out, *flags)
+                first[key] = rows(out)[0]["loss"]
+                self.assertNotIn("added", text)
+            plain = os.path.join(folder, "plain")
+            ortrain(model, "--data", data, "--steps", 1, "--out", plain)
+            self.assertEqual(first["off"], rows(plain)[0]["loss"])
+            self.assertEqual(first["file"], first["0.9"])
+            self.assertNotIn(first["0.1"], (first["off"], first["file"]))
+            self.assertIn("expected file, off or a ratio", ortrain(model, "--data", data, "--dropout", "1.5", code=None))
+
+
+class Deterministic(unittest.TestCase):
+    """Every golden case twice, bit for bit: losses and exported weights."""
+
+    def test_runs_repeat(self):
+        golden = os.path.join(SOURCE, "tests", "golden")
+        names = [n for n in sorted(os.listdir(golden)) if os.path.exists(os.path.join(golden, n, "train.npz"))
+                 and os.path.exists(os.path.join(golden, n, "case.json")) and n != "digits_full"]
+        self.assertGreater(len(names), 8)
+        for name in names:
+            for flags in (["--deterministic"], []) + ((["--kernels", "ref"],) if name == "mlp_digits" else ()):
+                with self.subTest(case=name, flags=flags), tempfile.TemporaryDirectory() as a, \
+                        tempfile.TemporaryDirectory() as b:
+                    train_case(name, a, *flags)
+                    train_case(name, b, *flags)
+                    self.assertEqual([r["loss"] for r in rows(a) if "loss" in r],
+                                     [r["loss"] for r in rows(b) if "loss" in r])
+                    x, y = weights(os.path.join(a, "model.onnx")), weights(os.path.join(b, "model.onnx"))
+                    for key in x:
+                        self.assertEqual(x[key].tobytes(), y[key].tobytes(), key)
 
 
 if __name__ == "__main__":
