@@ -209,5 +209,25 @@ class Deterministic(unittest.TestCase):
                         self.assertEqual(x[key].tobytes(), y[key].tobytes(), key)
 
 
+class BadGradient(unittest.TestCase):
+    def test_the_first_offender_is_named(self):
+        # sqrt(|w x|) at w = 0: the loss is finite, its gradient is 0 * infinity.
+        with tempfile.TemporaryDirectory() as folder:
+            node = onnx.helper.make_node
+            nodes = [node("Mul", ["x", "w"], ["p"], "scale"), node("Abs", ["p"], ["a"], "positive"),
+                     node("Sqrt", ["a"], ["y"], "root")]
+            f = lambda name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 4])
+            w = numpy_helper.from_array(np.zeros(4, np.float32), "w")
+            m = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [f("x")], [f("y")], [w]),
+                                       opset_imports=[onnx.helper.make_opsetid("", 17)])
+            m.ir_version = 8
+            path, data = os.path.join(folder, "m.onnx"), os.path.join(folder, "d.npz")
+            onnx.save(m, path)
+            np.savez(data, x=np.ones((8, 4), np.float32), target=np.ones((8, 4), np.float32))
+            text = ortrain(path, "--data", data, "--steps", 2, "--clip-norm", 1, "--out", os.path.join(folder, "r"), code=1)
+        self.assertIn("the gradients are not finite, though the loss is, at step 1", text)
+        self.assertRegex(text, r"First bad values: .*'scale\|autodiff.*32 NaN")  # fused with its neighbours
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
