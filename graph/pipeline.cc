@@ -17,6 +17,7 @@ bool with_f32(const StepSpec& s) { return s.compute == DType::kF32; }
 bool with_gradients(const StepSpec& s) { return s.mode == Mode::kTrain || s.mode == Mode::kGrads; }
 bool with_dropout(const StepSpec& s) { return s.dropout >= 0 && with_gradients(s); }
 bool with_lora(const StepSpec& s) { return s.lora.rank > 0 && s.mode != Mode::kPredict; }
+bool with_recompute(const StepSpec& s) { return with_gradients(s) && s.recompute.mode != "off"; }
 bool with_updates(const StepSpec& s) { return s.mode == Mode::kTrain; }
 
 }  // namespace
@@ -49,12 +50,15 @@ const std::vector<Pass>& passes() {
        pass_optimizer, with_updates, Switch::kNeeded},
       {"simplify", "common subexpressions, dead code, cast and transpose pairs", pass_simplify,
        nullptr, Switch::kMayBeOff},
-      // recompute: under a byte budget, cheap forward regions again next to their backward users.
       // place: a device per node, copies at the borders.
       // grad_sync: collectives as nodes, between accumulation and unscale.
       {"fuse_late", "elementwise chains into one pass over memory, epilogues into library calls",
        pass_fuse_late, nullptr, Switch::kMayBeOff},
-      {"schedule", "one total order; the graph freezes", pass_schedule, nullptr, Switch::kNeeded},
+      {"schedule", "one total order", pass_schedule, nullptr, Switch::kNeeded},
+      // Behind fuse_late: the same kernels on the same operands give the same bits; behind
+      // schedule: what is alive when is known, and a copy goes right before its user.
+      {"recompute", "under a byte budget, forward regions again next to their backward users",
+       pass_recompute, with_recompute, Switch::kMayBeOff},
   };
   return list;
 }
@@ -166,7 +170,7 @@ bool symbolic_until(const std::string& pass) {
 
 CompileResult compile(const Graph& source, const StepSpec& spec, const CompileOptions& options) {
   check_names(spec, options);
-  CompileResult result{source.share(), {}, {}};
+  CompileResult result{source.share(), {}, {}, {}};
   Graph& g = result.graph;
   bind_shapes(g, spec, !symbolic_until(options.until));
   for (const Pass& pass : passes()) {
@@ -174,12 +178,13 @@ CompileResult compile(const Graph& source, const StepSpec& spec, const CompileOp
     if (spec.disabled.count(pass.name)) {
       note.did = "switched off";
     } else if (!pass.wanted || pass.wanted(spec)) {
-      PassContext ctx{spec, options.evaluate, result.messages, {}};
+      PassContext ctx{spec, options.evaluate, result.messages, {}, options.memory};
       const auto start = std::chrono::steady_clock::now();
       pass.run(g, ctx);
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - start;
       note.did = std::move(ctx.did);
+      if (ctx.recompute.arena_after > 0) result.recompute = ctx.recompute;
       note.ms = took.count();
       const std::string problems = verify(g);
       ORTRAIN_CHECK(problems.empty(),

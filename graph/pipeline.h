@@ -119,6 +119,12 @@ struct LossScaleSpec {
   int64_t interval = 2000;
 };
 
+// What is made again in backward instead of being kept from forward (pass recompute).
+struct RecomputeSpec {
+  std::string mode = "off";  // off; auto: the cheapest set that fits; sqrt: all but checkpoints
+  size_t arena_bytes = 0;    // auto: what activations, gradients and scratch may take; 0 = no limit
+};
+
 struct StepSpec {
   Mode mode = Mode::kTrain;
   Binding binding;  // symbol -> value, all symbols of the inputs
@@ -140,6 +146,7 @@ struct StepSpec {
   DType compute = DType::kF32;       // of parameters, states and the loss; kF64 for checking
   DType narrow = DType::kUndefined;  // kBF16, kF16: what cast_precision computes in
   bool tf32 = false;                 // products of numbers rounded to tf32
+  RecomputeSpec recompute;
   uint64_t seed = 0;
   std::string batch_norm = "train";  // train | frozen
   bool file_modes = false;  // norms and dropout do what their training_mode in the file says, in
@@ -163,11 +170,34 @@ struct PassNote {
 // (graph/ has no kernels); without one, only integer shape chains fold.
 using Evaluate = std::function<bool(const Graph&, NodeId, std::vector<HostTensor>& outputs)>;
 
+// What pass recompute asks about memory and time. Provided by the runtime; without one, costs are
+// guessed from shapes and the arena is its lower bound.
+class MemoryModel {
+ public:
+  struct Cost {
+    double ms = 0;
+    size_t workspace = 0;  // bytes
+  };
+  virtual ~MemoryModel() = default;
+  // Replaces nodes that no kernel accepts, so that what is planned is what will run.
+  virtual void lower(Graph& g) = 0;
+  virtual Cost cost(const Graph& g, NodeId n) = 0;         // measured on this machine
+  virtual size_t arena_bytes(const Graph& scheduled) = 0;  // exactly what its plan will take
+};
+
+struct RecomputeReport {
+  size_t arena_before = 0, arena_after = 0;  // bytes
+  double step_ms = 0, extra_ms = 0;          // predicted: the step without, what is added
+  int copies = 0;                            // nodes that run twice
+};
+
 struct PassContext {
   const StepSpec& spec;
   const Evaluate& evaluate;
   std::vector<std::string>& messages;  // said to the user once, before step 1
   std::string did;                     // the pass writes its PassNote here
+  MemoryModel* memory = nullptr;
+  RecomputeReport recompute = {};
 };
 
 enum class Switch : uint8_t { kNeeded, kMayBeOff };  // --disable-pass
@@ -186,6 +216,7 @@ struct CompileResult {
   Graph graph;
   std::vector<PassNote> notes;
   std::vector<std::string> messages;
+  RecomputeReport recompute = {};
 };
 struct CompileOptions {
   Evaluate evaluate;
@@ -193,6 +224,7 @@ struct CompileOptions {
   // Stop after this pass; "" = run all. With `until` up to check_trainable, sizes that the data set
   // would give may stay open (symbolic).
   std::string until;
+  MemoryModel* memory = nullptr;
 };
 // `source` is the imported graph; it stays unchanged and must outlive the result (constants are
 // views into it). Outputs of the result: kTrain: "loss"; kGrads: "loss", "grad/NAME"...; kEval:

@@ -67,6 +67,7 @@ class Planner {
       PlanStep step;
       step.node = g_.describe(n);
       step.op = node.op->name;
+      step.again = node.origin.find("|recompute") != std::string::npos;
       step.chosen = s.name;
       step.flops = node.op->flops ? node.op->flops(g_, node) : 0;
       plan_.flops += step.flops;

@@ -41,6 +41,7 @@ struct PlanStep {
   // For people and for profiles.
   std::string node;  // Graph::describe
   std::string op, chosen;
+  bool again = false;  // a copy that pass recompute made
   double flops = 0;
   size_t bytes = 0;  // read and written
 };

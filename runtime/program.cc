@@ -15,6 +15,7 @@ Program::Program(const Graph& source, const StepSpec& spec, ParamStore& store, A
   CompileResult compiled = compile(source, spec, options);
   notes_ = std::move(compiled.notes);
   messages_ = std::move(compiled.messages);
+  recompute_ = compiled.recompute;
   plan_ = make_plan(compiled.graph, store, select, copied);
   arena.reserve(plan_.arena_bytes);
   for (size_t i = 0; i < plan_.inputs.size(); ++i)

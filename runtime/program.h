@@ -29,6 +29,7 @@ class Program {
   const Plan& plan() const { return plan_; }
   const std::vector<PassNote>& notes() const { return notes_; }
   const std::vector<std::string>& messages() const { return messages_; }
+  const RecomputeReport& recompute() const { return recompute_; }
   // What a loader must deliver: the inputs that the plan reads, in the plan's order.
   std::vector<data::ArraySpec> arrays() const;
   // Runs on one array per entry of arrays().
@@ -39,6 +40,7 @@ class Program {
   const std::vector<const void*>& place(const std::vector<const void*>& arrays);
   std::vector<PassNote> notes_;
   std::vector<std::string> messages_;
+  RecomputeReport recompute_;
   Plan plan_;
   std::vector<size_t> read_;           // numbers of the inputs that are read
   std::vector<const void*> pointers_;  // per plan input

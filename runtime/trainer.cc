@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "graph/error.h"
 #include "runtime/class_weights.h"
@@ -74,6 +75,7 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   const int64_t full = micro_.count(0);
   targets_ = find_targets(source, spec_for_data(source, train, spec_, full));
   const std::vector<std::string> weights = balance_classes(targets_, train, spec_);
+  const std::string recompute = std::exchange(spec_.recompute.mode, "off");
   make_programs();
   messages_ = program().messages();
   messages_.insert(messages_.end(), weights.begin(), weights.end());
@@ -81,18 +83,11 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   messages_.insert(messages_.end(), fit.notes.begin(), fit.notes.end());
   check_labels(targets_, train_);
   if (eval_) make_eval_programs();
-  size_t arena = 0;
-  for (const auto& [key, p] : programs_) arena = std::max(arena, p->plan().arena_bytes);
-  if (const size_t limit = memory_limit(), need = store_.bytes() + arena; limit > 0 && need > limit)
-    fail(ErrorCode::kMemory, "a step needs ", bytes_text(need), ", the machine has ",
-         bytes_text(limit), "; the arena holds ", bytes_text(arena), " at batch size ", full,
-         ": a smaller --batch-size would fit (with --accumulate for the same effective batch)");
+  fit_to_memory(recompute);
   arena_.allocate();
   for (Programs* list : {&programs_, &evals_})
     for (auto& [key, p] : *list) p->start(arena_);
-  const std::vector<data::ArraySpec> arrays = programs_.begin()->second->arrays();
-  arrays_.resize(arrays.size());
-  loader_bytes_ = data::Loader(train_, arrays, micro_, {.threaded = false}).buffer_bytes();
+  arrays_.resize(programs_.begin()->second->arrays().size());
   run_ = {.step = 0,
           .skipped = 0,
           .seed = spec_.seed,
@@ -150,12 +145,6 @@ void Trainer::make_eval_programs() {
     add_program(evals_, *eval_, Mode::kEval, size);
   eval_->check_fits(eval_program()->arrays());
   check_labels(eval_targets(), *eval_);
-}
-
-std::string Trainer::memory_text() const {
-  std::string text = ortrain::memory_text(main_->plan());
-  if (loader_bytes_) text += cat("; ", bytes_text(loader_bytes_), " of batch buffers");
-  return text;
 }
 
 void Trainer::resume(const std::string& path) {
@@ -282,7 +271,7 @@ TrainResult Trainer::run(Observer& observer) {
                        .threaded = options_.loader_thread});
   TrainResult result;
   const bool saves = !options_.checkpoint_folder.empty();
-  int64_t saved_at = run_.step;
+  int64_t saved_at = run_.step, steps_here = 0;
   auto saved_time = Clock::now();
   StepInfo info;  // one for all steps: nothing is allocated in the loop
   for (const Target& t : targets_)
@@ -299,6 +288,7 @@ TrainResult Trainer::run(Observer& observer) {
     info.skipped = run_.skipped;
     info.ms = ms_since(start);
     observer.on_step(info);
+    watch_recompute(observer, ++steps_here);
 
     const bool last = run_.step == total_;
     const bool epoch_ends = last || sampler_.position(run_.step).epoch != epoch;

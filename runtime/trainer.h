@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/budget.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/loader.h"
 #include "runtime/evaluation.h"
@@ -39,6 +40,7 @@ struct TrainOptions {
   int keep = 3;
   std::map<std::string, std::string> checkpoint_extra;  // goes into each manifest
   SelectOptions select;
+  MemoryBudget budget;  // of the whole run; StepSpec::recompute.mode says how it may be kept
   bool loader_thread = true;
   CompileOptions compile;  // dump hooks
 };
@@ -72,7 +74,8 @@ class Observer {
   // kill right after the commit would lose it.
   virtual void before_checkpoint() {}
   virtual void on_checkpoint(const std::string& /*path*/) {}
-  virtual bool should_stop() { return false; }  // asked after each step
+  virtual void on_note(const std::string& /*text*/) {}  // one line, once
+  virtual bool should_stop() { return false; }          // asked after each step
 };
 
 struct TrainResult {
@@ -118,6 +121,9 @@ class Trainer {
                        Phase phase = Phase::kOnly);
   void make_programs();
   void make_eval_programs();
+  void fit_to_memory(const std::string& recompute);  // trainer_memory.cc
+  void watch_recompute(Observer& observer, int64_t steps);
+  size_t buffer_bytes(int64_t batch);
   data::Sampler make_sampler(int64_t batch) const;
   data::Sampler eval_sampler() const;
   std::vector<Target> eval_targets() const;
@@ -142,6 +148,8 @@ class Trainer {
   std::vector<const void*> arrays_;  // of the micro-batch at hand
   int64_t skipped_in_a_row_ = 0;
   size_t loader_bytes_ = 0;
+  std::unique_ptr<StepMemory> step_memory_;
+  BudgetFit fit_;
   checkpoint::RunState run_;
   std::string last_checkpoint_;
   std::vector<std::string> messages_;

@@ -19,5 +19,6 @@ void pass_optimizer(Graph& g, PassContext& ctx);
 void pass_simplify(Graph& g, PassContext& ctx);
 void pass_fuse_late(Graph& g, PassContext& ctx);
 void pass_schedule(Graph& g, PassContext& ctx);
+void pass_recompute(Graph& g, PassContext& ctx);
 
 }  // namespace ortrain

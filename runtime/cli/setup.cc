@@ -54,6 +54,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.optimizer = optimizer_spec(k);
   s.compute = k.text("precision") == "fp64" ? DType::kF64 : DType::kF32;
   s.loss_scale = loss_scale_spec(k.list("loss-scale"), k.text("precision"));
+  s.recompute.mode = k.text("recompute");
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
   s.file_modes = k.text("training-mode") == "file";
@@ -126,13 +127,31 @@ StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64
 DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
     : set_(open_data(c, paths)), batch_(batch_size(c, set_.samples(), notes_)) {
   const int64_t total = set_.samples();
-  spec_ = data_spec(c, set_, mode, batch_, notes_);
-  for (int64_t size : {batch_, total % batch_}) {
-    if (size == 0 || programs_.contains(size)) continue;
-    programs_[size] = std::make_unique<Program>(
-        c.file->graph(), spec_for_data(c.file->graph(), set_, spec_, size), store_, arena_,
-        select_options(c), compile_options(c), drop_pages(c));
-  }
+  StepSpec wanted = data_spec(c, set_, mode, batch_, notes_);
+  const std::string recompute = wanted.recompute.mode;
+  memory_ = std::make_unique<StepMemory>(select_options(c));
+  CompileOptions options = compile_options(c);
+  options.memory = memory_.get();
+  const bool trains = mode == Mode::kTrain || mode == Mode::kGrads;
+  const MemoryBudget budget =
+      trains ? parse_budget(c.config.text("memory-budget")) : MemoryBudget();
+  fit_ = fit_budget(recompute, budget, trains ? memory_limit() : 0, [&](const RecomputeSpec& r) {
+    wanted.recompute = r;
+    programs_.clear();
+    size_t arena = 0;
+    for (int64_t size : {batch_, total % batch_}) {
+      if (size == 0 || programs_.contains(size)) continue;
+      const StepSpec spec = spec_for_data(c.file->graph(), set_, wanted, size);
+      if (size == batch_) spec_ = spec;
+      programs_[size] = std::make_unique<Program>(c.file->graph(), spec, store_, arena_,
+                                                  select_options(c), options, drop_pages(c));
+      arena = std::max(arena, programs_[size]->plan().arena_bytes);
+    }
+    arena_ = Arena();
+    arena_.reserve(arena);
+    return Footprint{arena, store_.bytes()};
+  });
+  if (!fit_.fits) refuse_budget(fit_, budget.given(), "");
   const data::Fit fit = set_.check_fits(program().arrays());
   for (const auto* list : {&fit.notes, &program().messages()})
     notes_.insert(notes_.end(), list->begin(), list->end());

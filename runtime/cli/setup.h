@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/pipeline.h"
+#include "runtime/budget.h"
 #include "runtime/cli/commands.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
@@ -56,6 +57,7 @@ class DataRun {
       each(*b, *programs_.at(b->count));
     }
   }
+  const BudgetFit& fit() const { return fit_; }
   void run_one(const data::Batch& b);
   data::Sampler sampler() const;
 
@@ -66,6 +68,8 @@ class DataRun {
   StepSpec spec_;
   ParamStore store_;
   Arena arena_;
+  std::unique_ptr<StepMemory> memory_;
+  BudgetFit fit_;
   std::map<int64_t, std::unique_ptr<Program>> programs_;
 };
 

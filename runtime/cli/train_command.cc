@@ -90,6 +90,7 @@ class CliObserver : public Observer {
     log_.eval(e.step, j.dump());
     progress_.line(text);
   }
+  void on_note(const std::string& text) override { progress_.line(text); }
   void before_checkpoint() override { log_.flush(); }
   bool should_stop() override { return g_signal != 0; }
   double waited_share() const { return total_ > 0 ? waited_ / total_ : 0; }
@@ -175,6 +176,7 @@ int run_train(Context& c) {
   if (c.config.has("lora")) o.checkpoint_extra["lora"] = c.config.text("lora");
   o.select = select_options(c);
   o.compile = compile_options(c);
+  o.budget = parse_budget(c.config.text("memory-budget"));
   const StepSpec spec = make_spec(c, Mode::kTrain);
   const LoraExport lora(c, spec.lora, c.config.text("lora-export"));
   Trainer trainer(c.file->graph(), train, eval ? &*eval : nullptr, spec, o, drop_pages(c));

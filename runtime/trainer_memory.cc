@@ -1,0 +1,87 @@
+// The memory side of Trainer: keeping within --memory-budget or the machine, and what recomputation
+// costs in fact. See trainer.h.
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+#include "runtime/trainer.h"
+
+namespace ortrain {
+namespace {
+
+// Steps that are timed node by node once a run has warmed up.
+constexpr int64_t kWatchFrom = 3, kWatchTo = 10;
+
+}  // namespace
+
+size_t Trainer::buffer_bytes(int64_t batch) {
+  const int64_t full = sampler_.count(0);
+  std::vector<data::ArraySpec> arrays = program().arrays();
+  for (data::ArraySpec& a : arrays)
+    if (!a.dims.empty() && a.dims[0] == full && !train_.shared(a.name)) a.dims[0] = batch;
+  data::SamplerOptions options = sampler_.options();
+  options.batch_size = batch;
+  return data::Loader(train_, arrays, data::Sampler(options), {.threaded = false}).buffer_bytes();
+}
+
+void Trainer::fit_to_memory(const std::string& recompute) {
+  step_memory_ = std::make_unique<StepMemory>(options_.select);
+  options_.compile.memory = step_memory_.get();
+  fit_ = fit_budget(recompute, options_.budget, memory_limit(), [&](const RecomputeSpec& r) {
+    if (r.mode != spec_.recompute.mode) {
+      spec_.recompute = r;
+      programs_.clear();
+      make_programs();
+    }
+    loader_bytes_ = buffer_bytes(sampler_.count(0));
+    size_t arena = 0;
+    for (const Programs* list : {&programs_, &evals_})
+      for (const auto& [key, p] : *list) arena = std::max(arena, p->plan().arena_bytes);
+    arena_ = Arena();
+    arena_.reserve(arena);
+    return Footprint{arena, store_.bytes() + loader_bytes_};
+  });
+  if (fit_.fits) return;
+  const std::optional<Dim> axis = batch_axis(source_);
+  const AdviceQuestion question{
+      .source = source_,
+      .spec = spec_,
+      .batch = sampler_.count(0),
+      .batch_may_change = axis && !axis->is_const(),
+      .budget = fit_.budget,
+      .select = options_.select,
+      .programs =
+          [&](const StepSpec& spec, int64_t batch, int64_t /*parts*/) {
+            return std::vector<StepSpec>{spec_for_data(source_, train_, spec, batch)};
+          },
+      .buffers = [&](int64_t batch) { return buffer_bytes(batch); }};
+  refuse_budget(fit_, options_.budget.given(), advise(question));
+}
+
+std::string Trainer::memory_text() const {
+  std::string text = ortrain::memory_text(programs_.begin()->second->plan());
+  if (loader_bytes_) text += cat("; ", bytes_text(loader_bytes_), " of batch buffers");
+  if (options_.budget.given())
+    text += cat("; ", memory_bytes(), " bytes in all, budget ", fit_.budget);
+  const RecomputeReport& r = programs_.begin()->second->recompute();
+  if (r.copies > 0)
+    text += "\n" + recompute_text(r) +
+            cat("; in all ", memory_bytes(), " instead of ", fit_.unconstrained, " bytes");
+  return text;
+}
+
+void Trainer::watch_recompute(Observer& observer, int64_t steps) {
+  Program& p = program();
+  if (p.recompute().copies == 0 || steps > kWatchTo) return;
+  if (steps < kWatchTo) return p.executor().set_profile(steps >= kWatchFrom);
+  p.executor().set_profile(false);
+  double again = 0, rest = 0;
+  for (size_t i = 0; i < p.plan().steps.size(); ++i)
+    (p.plan().steps[i].again ? again : rest) += p.executor().step_ms()[i];
+  const RecomputeReport& r = p.recompute();
+  observer.on_note(cat("recompute: +", std::lround(100 * again / std::max(rest, 1e-9)),
+                       " % time measured over ", p.executor().profiled_runs(), " steps, +",
+                       std::lround(100 * r.extra_ms / std::max(r.step_ms, 1e-9)), " % predicted"));
+}
+
+}  // namespace ortrain
