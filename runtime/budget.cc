@@ -7,7 +7,6 @@
 
 #include "graph/error.h"
 #include "runtime/evaluate.h"
-#include "runtime/plan.h"
 
 namespace ortrain {
 
@@ -53,16 +52,32 @@ BudgetFit fit_budget(const std::string& mode, const MemoryBudget& budget, size_t
   if (mode == "sqrt") fit.used = make({.mode = "sqrt", .arena_bytes = 0});
   fit.budget = budget.given() ? budget.of(fit.unconstrained) : limit;
   if (fit.budget == 0 || fit.used.total() <= fit.budget) return fit;
-  if (mode == "auto" && fit.budget > fit.used.fixed)
-    fit.used = make({.mode = "auto", .arena_bytes = fit.budget - fit.used.fixed});
+  if (mode == "auto")  // where nothing is left for the arena: the least, for the message
+    fit.used = make({.mode = "auto",
+                     .arena_bytes = fit.budget > fit.used.fixed ? fit.budget - fit.used.fixed : 1});
   fit.fits = fit.used.total() <= fit.budget;
   return fit;
 }
 
+namespace {
+int64_t percent(double part, double whole) {
+  return whole > 0 ? std::lround(100 * part / whole) : 0;
+}
+}  // namespace
+
 std::string recompute_text(const RecomputeReport& r) {
   return cat("recompute: ", r.copies, " nodes run twice, arena ", bytes_text(r.arena_after),
-             " instead of ", bytes_text(r.arena_before), ", +",
-             std::lround(100 * r.extra_ms / std::max(r.step_ms, 1e-9)), " % time predicted");
+             " instead of ", bytes_text(r.arena_before), ", +", percent(r.extra_ms, r.step_ms),
+             " % time predicted");
+}
+
+std::string measured_text(const RecomputeReport& r, const Executor& executor) {
+  double again = 0, rest = 0;
+  const std::vector<PlanStep>& steps = executor.plan().steps;
+  for (size_t i = 0; i < steps.size(); ++i)
+    (steps[i].again ? again : rest) += executor.step_ms()[i];
+  return cat("recompute: +", percent(again, rest), " % time measured over ",
+             executor.profiled_runs(), " steps, +", percent(r.extra_ms, r.step_ms), " % predicted");
 }
 
 namespace {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "graph/pipeline.h"
+#include "runtime/executor.h"
 #include "runtime/step_memory.h"
 
 namespace ortrain {
@@ -43,6 +44,8 @@ BudgetFit fit_budget(const std::string& mode, const MemoryBudget& budget, size_t
 
 // "recompute: 12 nodes run twice, arena 5.0 MiB instead of 9.0 MiB, +3 % time predicted"
 std::string recompute_text(const RecomputeReport& report);
+// After profiled runs: what the copies took of them.
+std::string measured_text(const RecomputeReport& report, const Executor& executor);
 
 // What changes would make the step fit, one line each with its flags and bytes; "" = none found.
 struct AdviceQuestion {

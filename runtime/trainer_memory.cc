@@ -1,7 +1,6 @@
 // The memory side of Trainer: keeping within --memory-budget or the machine, and what recomputation
 // costs in fact. See trainer.h.
 #include <algorithm>
-#include <cmath>
 
 #include "graph/error.h"
 #include "runtime/trainer.h"
@@ -75,13 +74,7 @@ void Trainer::watch_recompute(Observer& observer, int64_t steps) {
   if (p.recompute().copies == 0 || steps > kWatchTo) return;
   if (steps < kWatchTo) return p.executor().set_profile(steps >= kWatchFrom);
   p.executor().set_profile(false);
-  double again = 0, rest = 0;
-  for (size_t i = 0; i < p.plan().steps.size(); ++i)
-    (p.plan().steps[i].again ? again : rest) += p.executor().step_ms()[i];
-  const RecomputeReport& r = p.recompute();
-  observer.on_note(cat("recompute: +", std::lround(100 * again / std::max(rest, 1e-9)),
-                       " % time measured over ", p.executor().profiled_runs(), " steps, +",
-                       std::lround(100 * r.extra_ms / std::max(r.step_ms, 1e-9)), " % predicted"));
+  observer.on_note(measured_text(p.recompute(), p.executor()));
 }
 
 }  // namespace ortrain

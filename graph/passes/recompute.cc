@@ -372,15 +372,18 @@ void pass_recompute(Graph& g, PassContext& ctx) {
     // What placing the values costs above the bytes that are alive is only known once they are
     // placed: aim lower by that much and try again.
     size_t target = spec.arena_bytes, least = report.arena_before;
-    for (int i = 0; i < kVerifications; ++i) {
+    const auto attempt = [&] {
       const Choice c = search.best(target);
       const size_t arena = planned(c.dropped);
       if (dropped.empty() || arena < least) dropped = c.dropped, least = arena;
-      if (arena <= spec.arena_bytes) break;
-      const size_t above = std::max(arena - spec.arena_bytes, spec.arena_bytes / 256);
-      if (c.outcome.peak > target || above >= target) break;
-      target -= above;
-    }
+      const size_t above =
+          std::max(arena - std::min(arena, spec.arena_bytes), spec.arena_bytes / 256);
+      const bool again = arena > spec.arena_bytes && c.outcome.peak <= target && above < target;
+      target -= again ? above : 0;
+      return again;
+    };
+    for (int i = 0; i < kVerifications && attempt();) ++i;
+    if (least > spec.arena_bytes) target = 1, attempt();  // nothing fits: the least there is
     if (least >= report.arena_before) return;
     report.arena_after = least;
   }

@@ -110,15 +110,17 @@ int run_inspect(Context& c) {
   std::printf("data    %s\n\n", set.summary().c_str());
   print_params(checked.graph);
 
-  ParamStore store;
-  Arena arena;
-  const Program p(source, spec, store, arena, select_options(c), compile_options(c));
+  const DataRun run(c, paths, Mode::kTrain, false);
+  const Program& p = run.program();
   for (const std::string& m : p.messages()) said.push_back(m);
   std::printf("\n");
   for (const std::string& m : said) std::printf("note: %s\n", m.c_str());
   std::printf("one step of %lld samples: %zu steps, %.3f GFLOP\nmemory: %s\n",
               static_cast<long long>(batch), p.plan().steps.size(), p.plan().flops / 1e9,
               memory_text(p.plan()).c_str());
+  if (p.recompute().copies > 0)
+    std::printf("%s; %zu bytes in all instead of %zu\n", recompute_text(p.recompute()).c_str(),
+                run.fit().used.total(), run.fit().unconstrained);
   if (c.config.on("passes")) {
     std::printf("\npasses, in order:\n");
     print_notes(p.notes());

@@ -124,7 +124,7 @@ StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64
   return spec_for_data(c.file->graph(), data, spec, batch);
 }
 
-DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
+DataRun::DataRun(const Context& c, const std::string& paths, Mode mode, bool short_last)
     : set_(open_data(c, paths)), batch_(batch_size(c, set_.samples(), notes_)) {
   const int64_t total = set_.samples();
   StepSpec wanted = data_spec(c, set_, mode, batch_, notes_);
@@ -139,7 +139,7 @@ DataRun::DataRun(const Context& c, const std::string& paths, Mode mode)
     wanted.recompute = r;
     programs_.clear();
     size_t arena = 0;
-    for (int64_t size : {batch_, total % batch_}) {
+    for (int64_t size : {batch_, short_last ? total % batch_ : 0}) {
       if (size == 0 || programs_.contains(size)) continue;
       const StepSpec spec = spec_for_data(c.file->graph(), set_, wanted, size);
       if (size == batch_) spec_ = spec;

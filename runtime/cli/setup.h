@@ -40,11 +40,13 @@ data::Dataset open_data(const Context& c, const std::string& paths);
 class DataRun {
  public:
   // `paths` as of --data; throws one Error(kData) listing everything that does not fit.
-  DataRun(const Context& c, const std::string& paths, Mode mode);
+  // Without `short_last`, of full batches only: for looking at the step.
+  DataRun(const Context& c, const std::string& paths, Mode mode, bool short_last = true);
   const data::Dataset& data() const { return set_; }
   int64_t batch() const { return batch_; }
   const StepSpec& spec() const { return spec_; }  // of a full batch
   Program& program() { return *programs_.at(batch_); }
+  const Program& program() const { return *programs_.at(batch_); }
   ParamStore& store() { return store_; }
   const std::vector<std::string>& notes() const { return notes_; }
   // Runs every batch once; `each` sees the program after its run.

@@ -1,0 +1,94 @@
+// recompute: text in, text out; what is dropped, where copies go, what is left alone. The whole
+// path with kernels and planned arenas is tests/checks/recompute.py.
+#include "graph/passes/recompute_model.h"
+#include "tests/graph/passes/pass_tests.h"
+
+namespace ortrain {
+namespace {
+
+// x [64] -> a = Exp x -> b = Tanh a -> c = Mul b b -> loss = ReduceSum c, and a backward that reads
+// b twice, a and x. b and a are saved.
+constexpr const char* kStep =
+    "input %0:f32[64] \"x\"\n"
+    "%1:f32[64] = Exp(%0) #e\n"
+    "%2:f32[64] = Tanh(%1) #t\n"
+    "%3:f32[64] = Mul(%2, %2) #m\n"
+    "%4:f32[64] = Neg(%3) #n\n"
+    "%5:f32[64] = Exp(%4) #o\n"
+    "%6:f32[] = ReduceSum(%5) {keepdims=0} #loss\n"
+    "%7:f32[64] = Mul(%5, %6) #o|autodiff\n"
+    "%8:f32[64] = Mul(%7, %2) #m|autodiff\n"
+    "%9:f32[64] = Mul(%8, %1) #t|autodiff\n"
+    "output %6 \"loss\"\noutput %9 \"grad/x\"\n";
+
+Graph scheduled(const std::string& text) {
+  Graph g = mini::typed(text);
+  mini::run_pass(pass_schedule, g);
+  return g;
+}
+std::vector<std::string> origins(const Graph& g) {
+  std::vector<std::string> out;
+  for (NodeId n : g.order) out.push_back(g.node(n).origin);
+  return out;
+}
+StepSpec spec(const std::string& mode, size_t arena = 0) {
+  StepSpec s;
+  s.recompute = {.mode = mode, .arena_bytes = arena};
+  return s;
+}
+
+TEST(Recompute, ACopyGoesRightBeforeItsBackwardUser) {
+  Graph g = scheduled(kStep);
+  // Alive in Exp #o without: a, b, #n in and #o out, 4 x 256 bytes; without b: 3 x 256.
+  const mini::Ran ran = mini::run_pass(pass_recompute, g, spec("auto", 3 * 256 + 64));
+  EXPECT_EQ(origins(g), (std::vector<std::string>{"e", "t", "m", "n", "o", "loss", "o|autodiff",
+                                                  "t|recompute", "m|autodiff", "t|autodiff"}))
+      << print_graph(g);
+  EXPECT_NE(ran.did.find("1 nodes run twice"), std::string::npos) << ran.did;
+}
+
+TEST(Recompute, NothingWhereItFits) {
+  Graph g = scheduled(kStep);
+  const std::string before = print_graph(g);
+  mini::run_pass(pass_recompute, g, spec("auto", 1 << 20));
+  EXPECT_EQ(print_graph(g), before);
+  mini::run_pass(pass_recompute, g, spec("auto"));
+  EXPECT_EQ(print_graph(g), before);
+}
+
+TEST(Recompute, TheModelCountsLiveBytes) {
+  Graph g = scheduled(kStep);
+  RecomputeModel model(g, g.outputs()[0], [](NodeId) { return MemoryModel::Cost{1, 0}; });
+  auto dropped = model.nothing_dropped();
+  EXPECT_EQ(model.run(dropped, 0).copies, 0);
+  EXPECT_EQ(model.step_ms(), 9);
+  const size_t all = model.run(dropped, 0).peak;
+  size_t least = all;
+  for (const auto& c : model.candidates()) {
+    if (!c.saved) continue;
+    dropped[static_cast<size_t>(c.value)] = 1;
+    least = std::min(least, model.run(dropped, 0).peak);
+  }
+  EXPECT_LT(least, all);
+}
+
+// Running statistics: the copy reads the old ones, so their update waits for it.
+TEST(Recompute, AStateIsOverwrittenBehindTheCopyThatReadsIt) {
+  Graph g = scheduled(
+      "state %0:f32[64] \"s\"\ninput %1:f32[64] \"x\"\n"
+      "%2:f32[64] = Mul(%1, %0) #f\n%3:f32[64] = Exp(%2) #e\n%4:f32[64] = Exp(%3) #e2\n"
+      "%5:f32[] = ReduceSum(%4) {keepdims=0} #loss\n"
+      "%6:f32[64] = Mul(%0, %5) #update\n"
+      "%7:f32[64] = Mul(%4, %5) #b1\n%8:f32[64] = Mul(%7, %2) #b2\n"
+      "output %5 \"loss\"\noutput %8 \"grad/x\"\nupdate %0 <- %6\n");
+  mini::run_pass(pass_recompute, g, spec("sqrt"));
+  const auto order = origins(g);
+  const auto at = [&](const char* what) {
+    return std::find(order.begin(), order.end(), what) - order.begin();
+  };
+  ASSERT_LT(at("f|recompute"), static_cast<long>(order.size())) << print_graph(g);
+  EXPECT_LT(at("f|recompute"), at("update")) << print_graph(g);
+}
+
+}  // namespace
+}  // namespace ortrain
