@@ -334,7 +334,7 @@ std::string percent(double part, double whole) {
 
 void pass_recompute(Graph& g, PassContext& ctx) {
   const RecomputeSpec& spec = ctx.spec.recompute;
-  if (g.outputs().empty()) return;
+  if (g.outputs().empty() || (spec.mode == "auto" && spec.arena_bytes == 0)) return;
   if (ctx.memory) ctx.memory->lower(g);
   const auto cost = [&](const Graph& of, NodeId n) {
     return ctx.memory ? ctx.memory->cost(of, n) : guess(of, n);
@@ -342,16 +342,14 @@ void pass_recompute(Graph& g, PassContext& ctx) {
   RecomputeReport& report = ctx.recompute;
   if (ctx.memory) {
     report.arena_before = report.arena_after = ctx.memory->arena_bytes(g);
-    if (spec.mode == "auto" && (spec.arena_bytes == 0 || report.arena_before <= spec.arena_bytes))
-      return;
+    if (spec.mode == "auto" && report.arena_before <= spec.arena_bytes) return;
   }
   RecomputeModel model(g, g.outputs()[0], [&](NodeId n) { return cost(g, n); });
   report.step_ms = model.step_ms();
   if (model.forward() < 2 || model.candidates().empty()) return;
   if (!ctx.memory) {
     report.arena_before = report.arena_after = model.run(model.nothing_dropped(), 0).peak;
-    if (spec.mode == "auto" && (spec.arena_bytes == 0 || report.arena_before <= spec.arena_bytes))
-      return;
+    if (spec.mode == "auto" && report.arena_before <= spec.arena_bytes) return;
   }
   Search search(model);
   // The arena exactly as it will be planned.
