@@ -139,9 +139,9 @@ std::string advise(const AdviceQuestion& q) {
   };
   const auto batches = [&](const StepSpec& spec, const std::string& others) {
     for (int64_t parts = 2; q.batch_may_change && parts <= q.batch; ++parts)
-      if (q.batch % parts == 0 &&
-          attempt(spec, parts,
-                  cat("--batch-size ", q.batch / parts, " --accumulate ", parts, others)))
+      if (q.batch % parts == 0 && attempt(spec, parts,
+                                          cat("--batch-size ", q.batch / parts, " --accumulate ",
+                                              q.accumulate * parts, others)))
         return true;
     return false;
   };

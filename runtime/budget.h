@@ -52,6 +52,7 @@ struct AdviceQuestion {
   const Graph& source;
   StepSpec spec;      // as asked for
   int64_t batch = 1;  // samples per micro-batch
+  int64_t accumulate = 1;
   bool batch_may_change = true;
   size_t budget = 0;
   const SelectOptions& select;

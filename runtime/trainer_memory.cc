@@ -14,11 +14,11 @@ constexpr int64_t kWatchFrom = 3, kWatchTo = 10;
 }  // namespace
 
 size_t Trainer::buffer_bytes(int64_t batch) {
-  const int64_t full = sampler_.count(0);
-  std::vector<data::ArraySpec> arrays = program().arrays();
+  const int64_t full = micro_.count(0);
+  std::vector<data::ArraySpec> arrays = programs_.begin()->second->arrays();
   for (data::ArraySpec& a : arrays)
     if (!a.dims.empty() && a.dims[0] == full && !train_.shared(a.name)) a.dims[0] = batch;
-  data::SamplerOptions options = sampler_.options();
+  data::SamplerOptions options = micro_.options();
   options.batch_size = batch;
   return data::Loader(train_, arrays, data::Sampler(options), {.threaded = false}).buffer_bytes();
 }
@@ -32,7 +32,7 @@ void Trainer::fit_to_memory(const std::string& recompute) {
       programs_.clear();
       make_programs();
     }
-    loader_bytes_ = buffer_bytes(sampler_.count(0));
+    loader_bytes_ = buffer_bytes(micro_.count(0));
     size_t arena = 0;
     for (const Programs* list : {&programs_, &evals_})
       for (const auto& [key, p] : *list) arena = std::max(arena, p->plan().arena_bytes);
@@ -42,27 +42,40 @@ void Trainer::fit_to_memory(const std::string& recompute) {
   });
   if (fit_.fits) return;
   const std::optional<Dim> axis = batch_axis(source_);
-  const AdviceQuestion question{
-      .source = source_,
-      .spec = spec_,
-      .batch = sampler_.count(0),
-      .batch_may_change = axis && !axis->is_const(),
-      .budget = fit_.budget,
-      .select = options_.select,
-      .programs =
-          [&](const StepSpec& spec, int64_t batch, int64_t /*parts*/) {
-            return std::vector<StepSpec>{spec_for_data(source_, train_, spec, batch)};
-          },
-      .buffers = [&](int64_t batch) { return buffer_bytes(batch); }};
+  const AdviceQuestion question{.source = source_,
+                                .spec = spec_,
+                                .batch = micro_.count(0),
+                                .accumulate = options_.accumulate,
+                                .batch_may_change = axis && !axis->is_const(),
+                                .budget = fit_.budget,
+                                .select = options_.select,
+                                .programs =
+                                    [&](const StepSpec& spec, int64_t batch, int64_t parts) {
+                                      StepSpec s = spec;
+                                      s.window = {.phase = Phase::kOnly,
+                                                  .accumulate = options_.accumulate * parts,
+                                                  .samples = batch,
+                                                  .nominal = batch};
+                                      std::vector<Phase> phases{Phase::kOnly};
+                                      if (s.window.accumulate > 1)
+                                        phases = {Phase::kFirst, Phase::kMiddle, Phase::kLast};
+                                      std::vector<StepSpec> out;
+                                      for (const Phase phase : phases) {
+                                        s.window.phase = phase;
+                                        out.push_back(spec_for_data(source_, train_, s, batch));
+                                      }
+                                      return out;
+                                    },
+                                .buffers = [&](int64_t batch) { return buffer_bytes(batch); }};
   refuse_budget(fit_, options_.budget.given(), advise(question));
 }
 
 std::string Trainer::memory_text() const {
-  std::string text = ortrain::memory_text(programs_.begin()->second->plan());
+  std::string text = ortrain::memory_text(main_->plan());
   if (loader_bytes_) text += cat("; ", bytes_text(loader_bytes_), " of batch buffers");
   if (options_.budget.given())
     text += cat("; ", memory_bytes(), " bytes in all, budget ", fit_.budget);
-  const RecomputeReport& r = programs_.begin()->second->recompute();
+  const RecomputeReport& r = main_->recompute();
   if (r.copies > 0)
     text += "\n" + recompute_text(r) +
             cat("; in all ", memory_bytes(), " instead of ", fit_.unconstrained, " bytes");
