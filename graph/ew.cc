@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "graph/error.h"
+#include "graph/half.h"
 
 namespace ortrain {
 
@@ -140,6 +141,7 @@ std::vector<std::string> EwProgram::text() const {
   std::vector<std::string> out;
   for (const EwInstr& instr : code) {
     std::string line(ew_name(instr.code));
+    if (instr.round != DType::kUndefined) line += cat(':', name_of(instr.round));
     for (int i = 0; i < ew_arity(instr.code); ++i)
       line += ' ' + operand_text(instr.args[static_cast<size_t>(i)]);
     out.push_back(std::move(line));
@@ -157,10 +159,17 @@ EwProgram EwProgram::parse(const std::vector<std::string>& text,
       if (end > at) words.emplace_back(std::string_view(line).substr(at, end - at));
       at = end + 1;
     }
-    const auto code = words.empty() ? std::nullopt : ew_from_name(words[0]);
-    if (!code || static_cast<int>(words.size()) != 1 + ew_arity(*code))
+    std::string_view name = words.empty() ? std::string_view() : words[0];
+    std::optional<DType> round = DType::kUndefined;
+    if (const size_t colon = name.find(':'); colon != name.npos) {
+      round = dtype_from_name(name.substr(colon + 1));
+      name = name.substr(0, colon);
+    }
+    const auto code = ew_from_name(name);
+    if (!code || !round || (*round != DType::kUndefined && !is_half(*round)) ||
+        static_cast<int>(words.size()) != 1 + ew_arity(*code))
       fail(ErrorCode::kModel, "bad instruction '", line, "' in a program");
-    EwInstr instr{*code, {}};
+    EwInstr instr{*code, {}, *round};
     for (size_t i = 1; i < words.size(); ++i)
       instr.args[i - 1] = parse_operand(words[i], program.code.size());
     program.code.push_back(instr);

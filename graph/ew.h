@@ -2,7 +2,8 @@
 //
 // Written by the pass fuse_late, run by ops/common/ew_engine.cc. Operands: xN = input N, tN = the
 // result of instruction N, #V = a number. All arithmetic is done in one type (the attribute
-// "class"); bool inputs count as 0 or 1, and a bool output stores "not zero".
+// "class"); "add:bf16" rounds the result to a 16-bit type. Bool inputs count as 0 or 1, and a bool
+// output stores "not zero".
 #pragma once
 
 #include <array>
@@ -33,6 +34,7 @@ struct EwOperand {
 struct EwInstr {
   Ew code = Ew::kNone;
   std::array<EwOperand, 3> args = {};
+  DType round = DType::kUndefined;  // f16, bf16: the result is rounded to it, kept in the class
   bool operator==(const EwInstr&) const = default;
 };
 

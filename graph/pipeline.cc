@@ -18,6 +18,8 @@ bool with_gradients(const StepSpec& s) { return s.mode == Mode::kTrain || s.mode
 bool with_dropout(const StepSpec& s) { return s.dropout >= 0 && with_gradients(s); }
 bool with_lora(const StepSpec& s) { return s.lora.rank > 0 && s.mode != Mode::kPredict; }
 bool with_recompute(const StepSpec& s) { return with_gradients(s) && s.recompute.mode != "off"; }
+bool with_narrow(const StepSpec& s) { return s.narrow != DType::kUndefined; }
+bool with_tf32(const StepSpec& s) { return s.tf32; }
 bool with_updates(const StepSpec& s) { return s.mode == Mode::kTrain; }
 
 }  // namespace
@@ -43,9 +45,12 @@ const std::vector<Pass>& passes() {
        pass_fuse_forward, nullptr, Switch::kMayBeOff},
       {"layout", "channels-last where conv-like ops want it; transposes pushed to the borders",
        pass_layout, with_f32, Switch::kMayBeOff},
-      // cast_precision: before autodiff; Cast's own gradient yields f32 master gradients.
+      {"cast_precision", "before autodiff: Cast's own gradient yields f32 master gradients",
+       pass_cast_precision, with_narrow, Switch::kMayBeOff},
       {"autodiff", "gradients by the formulas of the operator records", pass_autodiff,
        with_gradients, Switch::kNeeded},
+      {"round_tf32", "inputs of products, forward and backward, as a GPU's tensor cores read them",
+       pass_round_tf32, with_tf32, Switch::kMayBeOff},
       {"optimizer", "clip, all-finite test, skip and update are nodes: no host round trip",
        pass_optimizer, with_updates, Switch::kNeeded},
       {"simplify", "common subexpressions, dead code, cast and transpose pairs", pass_simplify,

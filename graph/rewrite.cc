@@ -158,4 +158,16 @@ void decompose_node(Graph& g, NodeId n, std::string_view why) {
   g.erase_if_dead(n);
 }
 
+void decompose_kernelless(Graph& g, std::string_view why) {
+  for (bool again = true; again;) {
+    again = false;
+    for (NodeId n : g.topo()) {
+      const OpDef& op = *g.node(n).op;
+      if (!op.kernels.empty() || op.view || !op.decompose || !op.grad.empty()) continue;
+      decompose_node(g, n, why);
+      again = true;
+    }
+  }
+}
+
 }  // namespace ortrain

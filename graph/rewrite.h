@@ -58,6 +58,10 @@ int simplify_graph(Graph& g, const Evaluate& evaluate, int64_t max_growth);
 // origin "<origin>|<why>".
 void decompose_node(Graph& g, NodeId n, std::string_view why);
 
+// The same for every composite without kernels, and what it is made of. Those with gradient
+// formulas of their own stay whole for autodiff: their parts have other edge values.
+void decompose_kernelless(Graph& g, std::string_view why);
+
 // --- rules of fuse_forward, one file each
 // --------------------------------------------------------------------------------
 int fuse_split(Graph&, PassContext&);        // passes/fuse_split.cc

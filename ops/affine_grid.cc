@@ -73,6 +73,7 @@ void register_affine_grid(OpTable& table) {
       .since = 20,
       .infer = infer,
       .decompose = parts,
+      .precision = Precision::kNever16,
       .examples = {{.in = {f({2, 2, 3}), ivals({2, 3, 4, 5})}},
                    {.in = {f({2, 2, 3}), ivals({2, 3, 4, 5})}, .attrs = align(1)},
                    {.in = {f({1, 3, 4}), ivals({1, 2, 3, 4, 2})}, .attrs = align(0)},

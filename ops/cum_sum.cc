@@ -110,6 +110,7 @@ OpDef cum_sum_op() {
       .since = 11,
       .infer = infer_cum_sum,
       .grad = {grad("x", other_direction), no_grad("axis")},
+      .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = {{"cpu", "ref", nullptr, prepare}},
       .examples = {{.in = {f({2, 3, 4}), iconst({}, {1})}},

@@ -48,6 +48,7 @@ void register_dynamic_quantize_linear(OpTable& table) {
                                   "codes of a dynamic range have no gradient; QuantizeLinear with "
                                   "a scale of its own, followed by DequantizeLinear, trains")},
       .decompose = parts,
+      .precision = Precision::kNever16,
       .examples = {{.in = {f({2, 3})}, .outputs = 3, .check_grad = false, .note = "integer codes"},
                    {.in = {f({5}, 1, 2)}, .outputs = 3, .check_grad = false, .note = "same"}},
       .note = "a tensor of zeros has scale 1/255",

@@ -237,6 +237,7 @@ void register_einsum(OpTable& table) {
       .since = 12,
       .infer = infer,
       .decompose = decompose,
+      .precision = Precision::kAlways16,
       .examples = {example("ij,jk->ik", {{2, 3}, {3, 4}}),
                    example("bhqd,bhkd->bhqk", {{2, 2, 3, 4}, {2, 2, 5, 4}}),
                    example("bqhd, bkhd -> bhqk", {{2, 3, 2, 4}, {2, 5, 2, 4}}),

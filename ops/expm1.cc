@@ -12,6 +12,7 @@ OpDef expm1_op() {
       .infer = infer_same_as_first,
       .grad = {grad("x", [](Grad& g) { return g.dy() * (g.y() + 1); })},
       .ew = Ew::kExpm1,
+      .precision = Precision::kNever16,
       .pad = Pad::kZeroToZero,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),

@@ -9,11 +9,13 @@
 // stats [B,H,T,2]: row maximum and 1/sum, from which the gradient computes the probabilities again.
 // Gradient (p: probabilities, g = dy): dv = p^T g; ds = p (g v^T - rowsum(g y)); dq = scale ds k;
 // dk = scale ds^T q; dmask = ds. T. Dao et al., "FlashAttention", 2022. f32 by "simd"; "ref" in
-// double loops.
+// double loops. With 16-bit q, k, v the statistics are f32 and a float mask may be.
 #include <cmath>
 
 #include "graph/error.h"
+#include "graph/half.h"
 #include "ops/common/attention_kernel.h"
+#include "ops/common/checks.h"
 #include "ops/common/ref.h"
 #include "ops/common/share_node.h"
 
@@ -56,13 +58,19 @@ Extents extents(InferCtx& c) {
   return e;
 }
 
+// Of the statistics, and of a float mask where that is not of q's type: f32 beside 16-bit q.
+DType stats_type(InferCtx& c) { return is_half(c.dtype(0)) ? DType::kF32 : c.dtype(0); }
+template <class T>
+using Stats = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
 void infer(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   const Extents e = extents(c);
   const Shape scores{e.batch, e.heads, e.queries, e.keys};
   if (c.has(3)) {
     const Shape& m = c.shape(3);
     if (m.rank() > 4) c.fail("mask must have rank 4 at most, got " + m.str());
-    if (c.dtype(3) != DType::kBool && c.dtype(3) != c.dtype(0))
+    if (c.dtype(3) != DType::kBool && c.dtype(3) != c.dtype(0) && c.dtype(3) != stats_type(c))
       c.fail(cat("mask must be bool or ", name_of(c.dtype(0))));
     for (int i = 0; i < m.rank(); ++i) {
       const Dim& have = m[i];
@@ -73,21 +81,23 @@ void infer(InferCtx& c) {
   c.out(0, c.dtype(0),
         token_major(c.attrs()) ? Shape{e.batch, e.queries, e.heads, e.v_width}
                                : Shape{e.batch, e.heads, e.queries, e.v_width});
-  c.out(1, c.dtype(0), Shape{e.batch, e.heads, e.queries, Dim(2)});
+  c.out(1, stats_type(c), Shape{e.batch, e.heads, e.queries, Dim(2)});
 }
 
 void infer_grad(InferCtx& c) {  // q, k?, v?, mask?, y, stats, dy
   const Extents e = extents(c);
   for (int i = 0; i < 3; ++i)
     if (c.has(i)) c.out(i, c.dtype(0), c.shape(i));
-  c.out(3, c.dtype(0), Shape{e.batch, e.heads, e.queries, e.keys});
+  c.out(3, c.has(3) && is_float(c.dtype(3)) ? c.dtype(3) : c.dtype(0),
+        Shape{e.batch, e.heads, e.queries, e.keys});
 }
 
 // --- operands as planes -------------------------------------------------------------------------
 struct Layout {
   AttentionSizes s;
   bool tokens = false, packed = false, has_mask = false;
-  AttentionMask mask;  // without its pointer
+  bool wide_mask = false;  // f32 beside 16-bit q
+  AttentionMask mask;      // without its pointer
 
   template <class T>
   AttentionPlane<T> plane(T* p, int64_t heads, int64_t rows, int64_t width) const {
@@ -143,6 +153,7 @@ Layout layout_of(const KernelQuery& q) {
       step *= extent;
     }
     l.mask.boolean = q.in[3].dtype == DType::kBool;
+    l.wide_mask = !l.mask.boolean && q.in[3].dtype != q.in[0].dtype;
   }
   return l;
 }
@@ -197,7 +208,8 @@ void ref_scores(const Layout& l, double scale, const AttentionMask& mask, const 
     if (mask.p) {
       const int64_t at = mask.at(b, h, t) + j * mask.key;
       if (!mask.boolean)
-        out[j] += load(static_cast<const T*>(mask.p)[at]);
+        out[j] += l.wide_mask ? static_cast<double>(static_cast<const Stats<T>*>(mask.p)[at])
+                              : load(static_cast<const T*>(mask.p)[at]);
       else if (!static_cast<const bool*>(mask.p)[at])
         out[j] = -kInf;
     }
@@ -231,9 +243,9 @@ void ref_forward(const Layout& l, double scale, const KernelArgs& a) {
               total += p[static_cast<size_t>(j)] * load(v.at(b, kv, j)[i]);
           y.at(b, h, t)[i] = store<T>(total * inverse);
         }
-        if (T* stats = a.y<T>(1)) {
+        if (Stats<T>* stats = a.y<Stats<T>>(1)) {
           const int64_t row = (b * s.heads + h) * s.queries + t;
-          stats[2 * row] = store<T>(top), stats[2 * row + 1] = store<T>(inverse);
+          stats[2 * row] = store<Stats<T>>(top), stats[2 * row + 1] = store<Stats<T>>(inverse);
         }
       }
 }
@@ -264,15 +276,19 @@ void ref_backward(const Layout& l, double scale, const KernelArgs& a) {
           for (int64_t i = 0; i < s.v_width; ++i) delta += load(g[i]) * load(have[i]);
           std::fill(sum_q.begin(), sum_q.end(), 0);
           for (int64_t j = 0; j < s.keys; ++j) {
-            const double prob = std::exp(p[static_cast<size_t>(j)] - load(a.x<T>(5)[2 * row])) *
-                                load(a.x<T>(5)[2 * row + 1]);
+            const Stats<T>* stats = a.x<Stats<T>>(5) + 2 * row;
+            const double prob =
+                std::exp(p[static_cast<size_t>(j)] - load(stats[0])) * load(stats[1]);
             double dp = 0;
             for (int64_t i = 0; i < s.v_width; ++i) {
               dp += load(g[i]) * load(v.at(b, kv, j)[i]);
               sum_v[static_cast<size_t>(j * s.v_width + i)] += prob * load(g[i]);
             }
             const double ds = prob * (dp - delta);
-            if (a.y<T>(3)) a.y<T>(3)[row * s.keys + j] = store<T>(ds);
+            if (a.y<T>(3) && l.wide_mask)
+              a.y<Stats<T>>(3)[row * s.keys + j] = store<Stats<T>>(ds);
+            else if (a.y<T>(3))
+              a.y<T>(3)[row * s.keys + j] = store<T>(ds);
             for (int64_t i = 0; i < s.width; ++i) {
               sum_q[static_cast<size_t>(i)] += scale * ds * load(k.at(b, kv, j)[i]);
               sum_k[static_cast<size_t>(j * s.width + i)] += scale * ds * load(q.at(b, h, t)[i]);
@@ -317,6 +333,7 @@ std::vector<Expr> decompose(Decompose& d) {
   for (int i = 0; i < 3; ++i) {
     Expr e = d.x(0);
     e = d.has_x(1) ? d.x(i) : b.squeeze(b.slice(e, 2, i, i + 1), {2});
+    if (is_half(e.dtype())) e = b.cast(e, DType::kF32);  // f32 inside, as in the kernels
     x.push_back(tokens ? b.transpose(e, {0, 2, 1, 3}) : e);
   }
   const int64_t heads = x[0].shape()[1].value(), kv_heads = x[1].shape()[1].value();
@@ -334,7 +351,7 @@ std::vector<Expr> decompose(Decompose& d) {
     if (d.x(3).dtype() == DType::kBool)
       hide(d.x(3));
     else
-      scores = scores + d.x(3);
+      scores = scores + b.cast(d.x(3), scores.dtype());
   }
   if (attrs.i("causal", 0)) {
     const int64_t t = scores.shape()[2].value(), s = scores.shape()[3].value();
@@ -344,7 +361,7 @@ std::vector<Expr> decompose(Decompose& d) {
   }
   Expr p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   if (attrs.i("guard", 0)) p = b.where(b.unary("IsNaN", p), b.scalar(p.dtype(), 0), p);
-  Expr y = b.matmul(p, x[2]), stats;
+  Expr y = b.cast(b.matmul(p, x[2]), d.x(0).dtype()), stats;
   if (d.wants(1)) {
     Expr top = b.reduce("ReduceMax", scores, {-1}, true);
     const Expr zero = b.scalar(top.dtype(), 0);
@@ -386,7 +403,7 @@ void register_fused_attention(OpTable& table) {
                grad("v", [](Grad& g) { return part(g, 2); }),
                grad("mask", [](Grad& g) { return part(g, 3); })},
       .decompose = decompose,
-      .precision = Precision::kFollow,
+      .precision = Precision::kAlways16,
       .flops = flops,
       .kernels = {{"cpu", "simd", reject, prepare_simd},
                   {"cpu", "ref", nullptr, prepare_ref<true>}},
@@ -414,7 +431,7 @@ void register_fused_attention(OpTable& table) {
       .inputs = {"q", "k?", "v?", "mask?", "y", "stats", "dy"},
       .outputs = {"dq?", "dk?", "dv?", "dmask?"},
       .infer = infer_grad,
-      .precision = Precision::kFollow,
+      .precision = Precision::kAlways16,
       .flops = flops,
       .kernels = {{"cpu", "simd", reject, prepare_simd_grad},
                   {"cpu", "ref", nullptr, prepare_ref<false>}},

@@ -435,6 +435,7 @@ void register_grid_sample(OpTable& table) {
       .grad = {grad("X", [](Grad& g) { return gradient(g, 0); }),
                grad("grid", [](Grad& g) { return gradient(g, 1); })},
       .adapt = adapt,
+      .precision = Precision::kNever16,
       .kernels = {{"cpu", "blocks", reject_blocks, block_kernel}, {"cpu", "ref", nullptr, kernel}},
       .note = "positions where a coordinate is clipped get no gradient (PyTorch)",
   };
@@ -458,6 +459,7 @@ void register_grid_sample(OpTable& table) {
       .inputs = {"dy", "x", "grid"},
       .outputs = {"dx", "dgrid"},
       .infer = infer_grad,
+      .precision = Precision::kNever16,
       .kernels = {{"cpu", "blocks", reject_blocks, block_grad_kernel},
                   {"cpu", "ref", nullptr, grad_kernel}},
       .examples = {{.in = {f({2, 3, 3, 2}), f({2, 3, 4, 5}), f({2, 3, 2, 2}, -1.3, 1.3)},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <span>
 
+#include "ops/common/checks.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/reduce.h"
 #include "ops/common/ref.h"
@@ -23,6 +24,7 @@ Dim out_extent(InferCtx& c, int w) { return c.shape(w)[trans_b(c.attrs()) ? 0 : 
 Dim in_extent(InferCtx& c, int w) { return c.shape(w)[trans_b(c.attrs()) ? 1 : 0]; }
 
 void infer_linear(InferCtx& c) {
+  same_floats(c, {0, 1, 2});
   if (c.rank(0) < 1 || c.rank(1) != 2) c.fail("needs x[..., K] and a 2-D weight");
   if (prove_equal(c.shape(0)[c.rank(0) - 1], in_extent(c, 1)) == Tri::kNo)
     c.fail(cat("inner extents differ: ", c.shape(0).str(), " and weight ", c.shape(1).str()));

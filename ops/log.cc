@@ -11,6 +11,7 @@ OpDef log_op() {
       .infer = infer_same_as_first,
       .grad = {grad("x", [](Grad& g) { return g.dy() / g.x(); })},
       .ew = Ew::kLog,
+      .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),
       .examples = {{.in = {f({2, 3}, 0.1, 5)}},

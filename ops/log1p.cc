@@ -11,6 +11,7 @@ OpDef log1p_op() {
       .infer = infer_same_as_first,
       .grad = {grad("x", [](Grad& g) { return g.dy() / (1 + g.x()); })},
       .ew = Ew::kLog1p,
+      .precision = Precision::kNever16,
       .pad = Pad::kZeroToZero,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),

@@ -148,6 +148,7 @@ void register_non_max_suppression(OpTable& table) {
       .infer = infer,
       .grad = {no_grad("boxes"), no_grad("scores"), no_grad("max_output_boxes_per_class"),
                no_grad("iou_threshold"), no_grad("score_threshold")},
+      .precision = Precision::kNever16,
       .kernels = {{"cpu", "ref", nullptr, kernel}},
       .examples = {{.in = {boxes, scores, iconst({1}, {2}), one(0.5)}},
                    {.in = {boxes, scores, iconst({}, {3}), one(0.5), one(0.4)},

@@ -50,6 +50,7 @@ OpDef pow_op() {
       .infer = infer_pow,
       .grad = {grad("x", base_grad), grad("exponent", exponent_grad)},
       .ew = Ew::kPow,
+      .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),
       .examples = {{.in = {f({2, 3}, 0.2, 2), f({2, 3})}},

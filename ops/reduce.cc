@@ -230,6 +230,7 @@ OpDef reduction(const char* name, GradFn gradient, double low, double high) {
           .grad = {grad("data", gradient), no_grad("axes")},
           .adapt = [](RawNode& r) { r.ints_to_input("axes", 1); },
           .channels_last = channels_last,
+          .precision = Precision::kNever16,
           .examples = reduce_examples(low, high)};
 }
 
@@ -252,11 +253,11 @@ void register_reduce(OpTable& table) {
   table.add(std::move(sum));
 
   OpDef mean = reduction("ReduceMean", mean_grad, -2, 2);
-  mean.precision = Precision::kNever16;
   mean.kernels = reduce_kernels<Reduce::kMean>();
   table.add(std::move(mean));
 
   OpDef largest = reduction("ReduceMax", extreme_grad, -2, 2);
+  largest.precision = Precision::kFollow;
   largest.kernels = reduce_kernels<Reduce::kMax>();
   largest.examples.push_back({.in = {ints({3, 4}, -9, 9), ivals({0})}});
   largest.examples.push_back({.in = {bools({3, 4}), ivals({0})}});
@@ -264,6 +265,7 @@ void register_reduce(OpTable& table) {
   table.add(std::move(largest));
 
   OpDef smallest = reduction("ReduceMin", extreme_grad, -2, 2);
+  smallest.precision = Precision::kFollow;
   smallest.kernels = reduce_kernels<Reduce::kMin>();
   smallest.note = "ties share the gradient equally, as torch.amin";
   table.add(std::move(smallest));

@@ -323,6 +323,7 @@ void register_roi_align(OpTable& table) {
                     }),
                no_grad("rois"), no_grad("batch_indices")},
       .adapt = adapt,
+      .precision = Precision::kNever16,
       .kernels = {{"cpu", "ref", nullptr, kernel}},
       .note = "no gradient to rois (torchvision); mode max is the largest weighted corner",
   };
@@ -345,6 +346,7 @@ void register_roi_align(OpTable& table) {
       .inputs = {"dy", "x", "rois", "batch_indices"},
       .outputs = {"dx"},
       .infer = infer_grad,
+      .precision = Precision::kNever16,
       .kernels = {{"cpu", "ref", nullptr, grad_kernel}},
       .examples = {{.in = {f({3, 20, 2, 2}), f({2, 20, 5, 6}), boxes, images}}},
   });
@@ -361,6 +363,7 @@ void register_roi_align(OpTable& table) {
                                     Attrs(g.attrs()));
                     }),
                no_grad("rois")},
+      .precision = Precision::kNever16,
       .kernels = {{"cpu", "ref", nullptr, kernel}},
       .examples = {{.in = {f({2, 3, 5, 6}), regions},
                     .attrs = {{"pooled_shape", std::vector<int64_t>{2, 3}}}},
@@ -374,6 +377,7 @@ void register_roi_align(OpTable& table) {
       .inputs = {"dy", "x", "rois"},
       .outputs = {"dx"},
       .infer = infer_grad,
+      .precision = Precision::kNever16,
       .kernels = {{"cpu", "ref", nullptr, grad_kernel}},
       .examples = {{.in = {f({3, 3, 2, 3}), f({2, 3, 5, 6}), regions},
                     .attrs = {{"pooled_shape", std::vector<int64_t>{2, 3}}}}},

@@ -12,6 +12,7 @@ OpDef rsqrt_op() {
       .infer = infer_same_as_first,
       .grad = {grad("x", [](Grad& g) { return -0.5 * (g.dy() * (g.y() * g.y() * g.y())); })},
       .ew = Ew::kRsqrt,
+      .precision = Precision::kNever16,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),
       .examples = {{.in = {f({2, 3}, 0.1, 4)}},

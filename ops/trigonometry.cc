@@ -15,6 +15,7 @@ OpDef function(const char* name, Ew code, int since, GradFn gradient, double low
           .infer = infer_same_as_first,
           .grad = {grad("x", gradient)},
           .ew = code,
+          .precision = Precision::kNever16,
           .pad = pad,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "runtime/widen.h"
 
 namespace ortrain {
 namespace {
@@ -67,6 +68,9 @@ bool has_kernel(const Graph& g, NodeId n, const SelectOptions& options) {
   const Query query = make_query(g, n, options.threads);
   for (const KernelEntry* k : list)
     if (!k->reject || k->reject(query.q).empty()) return true;
+  if (has_half(query.q) && !options.reference)
+    for (const KernelEntry* k : list)
+      if (reject_widened(*k, query.q).empty()) return true;
   return false;
 }
 
@@ -74,19 +78,31 @@ Selection select_kernel(const Graph& g, NodeId n, const SelectOptions& options) 
   const OpDef& op = *g.node(n).op;
   const Query query = make_query(g, n, options.threads);
   Selection s;
-  for (const KernelEntry* k : candidates(op, options)) {
-    std::string why = k->reject ? k->reject(query.q) : std::string();
+  const std::vector<const KernelEntry*> list = candidates(op, options);
+  const auto takes = [&](const KernelEntry& k, bool widened) {
+    std::string why = widened    ? reject_widened(k, query.q)
+                      : k.reject ? k.reject(query.q)
+                                 : std::string();
+    const std::string name = widened ? cat(k.name, " in f32") : k.name;
     if (why.empty()) {
       try {
-        s.kernel = k->prepare(query.q);
-        s.name = k->name;
-        if (s.kernel.run) return s;
+        s.kernel = widened ? prepare_widened(k, query.q) : k.prepare(query.q);
+        s.name = name;
+        if (s.kernel.run) return true;
         why = "gave no function";
       } catch (const std::exception& e) {
         why = e.what();
       }
     }
-    s.refused.push_back({k->name, std::move(why)});
+    s.refused.push_back({name, std::move(why)});
+    return false;
+  };
+  const bool half = has_half(query.q) && !options.reference;
+  for (const KernelEntry* k : list) {
+    if (half && k == list.back())  // f32 kernels on converted data before the reference one
+      for (const KernelEntry* f32 : list)
+        if (f32 != list.back() && takes(*f32, true)) return s;
+    if (takes(*k, false)) return s;
   }
   std::string reasons;
   for (const Refusal& r : s.refused) reasons += cat("\n  ", r.kernel, ": ", r.why);

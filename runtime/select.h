@@ -1,7 +1,8 @@
 // Kernel choice: walks an operator's kernel list, best first, and keeps why each one refused.
 //
 // Promises: the first entry of the device that accepts is prepared; with `reference` the last one
-// is taken. A prepare that throws counts as a refusal with its message. Throws Error(kUnsupported)
+// is taken. Nodes on 16-bit floats may get an f32 kernel between conversions ("simd in f32",
+// widen.h). A prepare that throws counts as a refusal with its message. Throws Error(kUnsupported)
 // listing every refusal when nothing accepts. (Choosing by timing among several that accept belongs
 // in select_kernel, too; today the order of the record decides.)
 #pragma once

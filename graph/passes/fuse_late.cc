@@ -12,6 +12,7 @@
 
 #include "graph/error.h"
 #include "graph/ew.h"
+#include "graph/half.h"
 #include "graph/passes/passes.h"
 
 namespace ortrain {
@@ -19,6 +20,28 @@ namespace {
 
 constexpr std::string_view kFused = "ortrain.FusedElementwise";
 constexpr size_t kMaxInstructions = 32, kMaxInputs = 12, kMaxOutputs = 4;
+
+// What the node is made of; on 16-bit floats computed in f32 inside and rounded once, as its own
+// kernel would.
+std::vector<Expr> parts_of(Graph& g, NodeId n) {
+  const DType type = g.value(g.node(n).outputs[0]).dtype;
+  if (!is_half(type)) {
+    Decompose d{Builder(g, g.node(n).origin), n};
+    return g.node(n).op->decompose(d);
+  }
+  Builder b(g, g.node(n).origin);
+  std::vector<ValueId> inputs = g.node(n).inputs;
+  for (ValueId& v : inputs)
+    if (v != kNone && g.value(v).dtype == type) v = b.cast(b.wrap(v), DType::kF32).id();
+  const NodeId twin =
+      g.add_node(*g.node(n).op, inputs, Attrs(g.node(n).attrs), 1, std::string(b.origin()));
+  g.infer(twin);
+  Decompose d{Builder(g, b.origin()), twin};
+  std::vector<Expr> results = g.node(twin).op->decompose(d);
+  for (Expr& e : results)
+    if (e) e = b.cast(b.wrap(e.id()), type);
+  return results;
+}
 
 // Replaces composite elementwise nodes by coded ones. A trial that meets anything else is undone.
 int take_apart(Graph& g) {
@@ -33,13 +56,13 @@ int take_apart(Graph& g) {
     if (g.node(n).outputs.size() != 1 || g.node(n).outputs[0] == kNone) continue;
     const ValueId y = g.node(n).outputs[0];
     const NodeId first = g.node_count();
-    Decompose d{Builder(g, g.node(n).origin), n};
-    const std::vector<Expr> results = op->decompose(d);
+    const std::vector<Expr> results = parts_of(g, n);
     bool elementwise = results.size() == 1 && results[0] && results[0].id() != y &&
                        g.value(results[0].id()).dtype == g.value(y).dtype &&
                        g.value(results[0].id()).shape == g.value(y).shape;
     for (NodeId m = first; m < g.node_count(); ++m) {
       const OpDef* part = g.node(m).op;
+      if (part == op) continue;  // the f32 twin that parts_of took apart
       elementwise &= part && !part->view && (part->ew != Ew::kNone || part->decompose);
     }
     if (!elementwise) {
@@ -48,7 +71,8 @@ int take_apart(Graph& g) {
     }
     g.replace_uses(y, results[0].id());
     g.erase_if_dead(n);
-    for (NodeId m = g.node_count(); m-- > first;) work.push_back(m);
+    for (NodeId m = g.node_count(); m-- > first;)
+      if (g.node(m).op != op || !g.erase_if_dead(m)) work.push_back(m);
     ++done;
   }
   return done;
@@ -90,8 +114,9 @@ class Fuser {
     const Node& x = g_.node(n);
     DType cls = DType::kUndefined;
     const auto fits = [&](ValueId v) {
-      const DType d = g_.value(v).dtype;
+      DType d = g_.value(v).dtype;
       if (d == DType::kBool) return true;
+      if (is_half(d)) d = DType::kF32;
       if (d != DType::kF32 && d != DType::kF64) return false;
       if (cls != DType::kUndefined && cls != d) return false;
       cls = d;
@@ -261,6 +286,12 @@ class Fuser {
     return found;
   }
 
+  bool read_inside(const Group& group, ValueId v) const {
+    return std::any_of(g_.value(v).uses.begin(), g_.value(v).uses.end(), [&](NodeId user) {
+      return std::find(group.nodes.begin(), group.nodes.end(), user) != group.nodes.end();
+    });
+  }
+
   void emit(const Group& group) {
     const auto [inputs, outputs] = borders(group);
     EwProgram program;
@@ -285,6 +316,7 @@ class Fuser {
                    ? Ew::kToBool
                    : Ew::kIdentity;
       const int arity = ew_arity(code);
+      const size_t before = program.code.size();
       EwOperand result = read(x.inputs[0]);
       if (arity == 1) {
         const bool passes = code == Ew::kIdentity && !needed;
@@ -295,6 +327,12 @@ class Fuser {
         for (size_t i = 1; i < x.inputs.size(); ++i)
           result = add(code, {result, read(x.inputs[i])});
         if (x.inputs.size() == 1) result = add(Ew::kIdentity, {result});
+      }
+      // What the rest of the chain reads is the 16-bit number, not what it was rounded from.
+      if (const DType d = g_.value(y).dtype; is_half(d) && read_inside(group, y)) {
+        const bool own = program.code.size() > before;
+        if (!own && g_.value(x.inputs[0]).dtype != d) result = add(Ew::kIdentity, {result});
+        if (program.code.size() > before) program.code.back().round = d;
       }
       operand[y] = result;
       origin = x.origin;

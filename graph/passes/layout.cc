@@ -170,17 +170,8 @@ class ChannelsLast {
 }  // namespace
 
 void pass_layout(Graph& g, PassContext& ctx) {
-  // Composites without kernels would stop the transposes, and may hide conv-like ops. Those with
-  // gradient formulas of their own stay whole for autodiff: their parts have other edge values.
-  for (bool again = true; again;) {
-    again = false;
-    for (NodeId n : g.topo()) {
-      const OpDef& op = *g.node(n).op;
-      if (!op.kernels.empty() || op.view || !op.decompose || !op.grad.empty()) continue;
-      decompose_node(g, n, "layout");
-      again = true;
-    }
-  }
+  // Composites without kernels would stop the transposes, and may hide conv-like ops.
+  decompose_kernelless(g, "layout");
   bool wanted = false;
   for (NodeId n : g.topo()) wanted |= g.node(n).op->wants_channels_last;
   if (!wanted) return;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "graph/half.h"
 #include "ops/common/ew_plan.h"
 
 namespace ortrain::ops {
@@ -130,6 +131,8 @@ struct Worker {
                      ? static_cast<void*>(to[static_cast<size_t>(s.y.index)])
                      : slots.data() + static_cast<size_t>(s.y.index) * kEwTileBytes;
         s.fn(call);
+        if (s.round != DType::kUndefined)
+          round_to_half(s.round, static_cast<float*>(call.y), static_cast<float*>(call.y), n);
       } else if (s.kind == Step::Kind::kConvert) {
         s.convert(at[static_cast<size_t>(s.x[0].index)], 1,
                   slots.data() + static_cast<size_t>(s.y.index) * kEwTileBytes, n);

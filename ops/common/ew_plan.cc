@@ -160,8 +160,12 @@ std::vector<Step> build(Plan& p, const EwProgram& program, const EwTable& table,
     const EwInstr& instr = program.code[i];
     Step s;
     s.fn = table.fn[static_cast<size_t>(instr.code)];
+    s.round = instr.round;
     if (!s.fn)
       fail(ErrorCode::kUnsupported, "'", ew_name(instr.code), "' is not defined for ",
+           name_of(p.cls));
+    if (s.round != DType::kUndefined && p.cls != DType::kF32)
+      fail(ErrorCode::kUnsupported, "rounding to ", name_of(s.round), " in a program of ",
            name_of(p.cls));
     for (size_t a = 0; a < 3; ++a) {
       const EwOperand& o = instr.args[a];

@@ -26,12 +26,13 @@ struct Ref {
 
 struct Step {
   enum class Kind : uint8_t { kCompute, kConvert, kSpread, kStore } kind = Kind::kCompute;
-  EwFn fn = nullptr;            // kCompute
-  EwConvert convert = nullptr;  // kConvert, kSpread (loads); kStore
-  std::array<Ref, 3> x = {};    // operands; kConvert and kSpread: x[0] is the input
-  Ref y;                        // a slot, or an output
-  int output = -1;              // kCompute with y = output: that output; kStore: the output
-  bool once = false;            // kSpread: the same for each tile of a thread
+  EwFn fn = nullptr;                // kCompute
+  EwConvert convert = nullptr;      // kConvert, kSpread (loads); kStore
+  std::array<Ref, 3> x = {};        // operands; kConvert and kSpread: x[0] is the input
+  Ref y;                            // a slot, or an output
+  int output = -1;                  // kCompute with y = output: that output; kStore: the output
+  DType round = DType::kUndefined;  // kCompute: f16, bf16
+  bool once = false;                // kSpread: the same for each tile of a thread
 };
 
 struct Input {

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "graph/half.h"
 #include "ops/common/ew_engine.h"
 #include "ops/common/ew_scalar.h"
 
@@ -72,6 +73,22 @@ void convert_tile(const void* from, int64_t step, void* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = convert<To>(x[i * step]);
 }
 
+// f16 and bf16 as whole arrays; other steps one by one.
+template <class Half>
+void load_half(const void* from, int64_t step, void* to, int64_t n) {
+  if (step == 1)
+    half_to_float(dtype_of<Half>, from, static_cast<float*>(to), n);
+  else
+    convert_tile<Half, float>(from, step, to, n);
+}
+template <class Half>
+void store_half(const void* from, int64_t step, void* to, int64_t n) {
+  if (step == 1)
+    float_to_half(dtype_of<Half>, static_cast<const float*>(from), to, n);
+  else
+    convert_tile<float, Half>(from, step, to, n);
+}
+
 template <class F>
 EwConvert for_class(DType cls, F&& f) {
   switch (cls) {
@@ -95,12 +112,16 @@ const EwTable& ew_ref_table(DType cls) {
 
 EwConvert ew_load(DType from, DType cls) {
   if (from == DType::kUndefined) from = DType::kF32;  // an absent input: nobody calls it
+  if (cls == DType::kF32 && from == DType::kF16) return load_half<f16>;
+  if (cls == DType::kF32 && from == DType::kBF16) return load_half<bf16>;
   return dispatch(from, [&]<class From>() {
     return for_class(cls, []<class Cls>() -> EwConvert { return convert_tile<From, Cls>; });
   });
 }
 
 EwConvert ew_store(DType cls, DType to) {
+  if (cls == DType::kF32 && to == DType::kF16) return store_half<f16>;
+  if (cls == DType::kF32 && to == DType::kBF16) return store_half<bf16>;
   return dispatch(to, [&]<class To>() {
     return for_class(cls, []<class Cls>() -> EwConvert { return convert_tile<Cls, To>; });
   });

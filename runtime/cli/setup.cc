@@ -44,6 +44,12 @@ double dropout_ratio(const std::string& text) {
     fail(ErrorCode::kUsage, "--dropout ", text, ": expected file, off or a ratio in [0, 1)");
   return v;
 }
+void set_precision(StepSpec& s, const std::string& name) {
+  if (name == "fp64") s.compute = DType::kF64;
+  if (name == "bf16") s.narrow = DType::kBF16;
+  if (name == "fp16") s.narrow = DType::kF16;
+  s.tf32 = name == "tf32";
+}
 }  // namespace
 
 StepSpec make_spec(const Context& c, Mode mode) {
@@ -52,9 +58,9 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.mode = mode;
   read_losses(k, s);
   s.optimizer = optimizer_spec(k);
-  s.compute = k.text("precision") == "fp64" ? DType::kF64 : DType::kF32;
   s.loss_scale = loss_scale_spec(k.list("loss-scale"), k.text("precision"));
   s.recompute.mode = k.text("recompute");
+  set_precision(s, k.text("precision"));
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
   s.file_modes = k.text("training-mode") == "file";
