@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Trains golden cases in bf16 and fp16 and holds them to their own fp32 run and to PyTorch's autocast.
+
+  python3 check_precision.py [--ortrain PATH] [--steps 200] [--cases a,b] [--extra "--threads 1"]
+
+Per case: 200 steps (the data repeats) in fp32, bf16 and fp16. The mean loss of the last 20 steps must be
+within 2 % of the fp32 one, or, where fp32 has already learnt the data by heart (its loss is below 2 % of
+where it began), below 2 % of that beginning, too. The 16-bit losses must differ from the fp32 ones
+(else nothing was rounded), and the export must hold f32 weights.
+Per case with NAME.npz (make_precision.py): loss and gradients of the first batch. A gradient may be as far
+from PyTorch's 16-bit one as twice what PyTorch's is from its own fp32 one, plus 2 units of the type.
+"""
+import argparse, json, os, shlex, sys, tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import numpy as np
+import onnx
+
+from golden_check import pick, read_losses, run, with_log
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GOLDEN = os.path.dirname(HERE)
+CASES = ("mlp_digits", "regression_multi", "cnn_digits", "autoencoder_conv", "resnet_tiny", "lstm_tags",
+         "bert_tiny", "gpt_tiny")
+UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+
+
+def losses(ortrain, folder, case, precision, steps, extra):
+    with tempfile.TemporaryDirectory() as out:
+        flags = with_log(case["flags"], os.path.join(out, "run.jsonl"))
+        flags[flags.index("--steps") + 1] = str(steps)
+        run([ortrain, "model.onnx", *flags, "--precision", precision, "--out", os.path.join(out, "run"), *extra],
+            folder)
+        model = onnx.load(os.path.join(out, "run", "model.onnx"))
+        types = {t.data_type for t in model.graph.initializer}
+        assert onnx.TensorProto.BFLOAT16 not in types and onnx.TensorProto.FLOAT16 not in types, types
+        return read_losses(os.path.join(out, "run.jsonl"))
+
+
+def check_losses(ortrain, folder, case, steps, extra):
+    problems, f32 = [], losses(ortrain, folder, case, "fp32", steps, extra)
+    end, begin = f32[-20:].mean(), f32[0]
+    for precision in ("bf16", "fp16"):
+        got = losses(ortrain, folder, case, precision, steps, extra)
+        now = got[-20:].mean() if len(got) == steps else np.inf
+        learnt = end < 0.02 * begin
+        ok = now < 0.02 * begin if learnt else abs(now - end) <= 0.02 * end
+        print(f"  {case['case']} {precision}: {now:.5g}, fp32 {end:.5g} ({now / end - 1:+.2%}), first {begin:.4g}", flush=True)
+        if not ok: problems.append(f"{precision}: ends at {now:.5g}, fp32 at {end:.5g}")
+        if np.array_equal(got, f32): problems.append(f"{precision}: the losses are those of fp32")
+    return problems
+
+
+def check_gradients(ortrain, folder, case, extra):
+    path = os.path.join(HERE, case["case"] + ".npz")
+    if not os.path.exists(path):
+        return []
+    torch, problems, worst = np.load(path), [], 0.0
+    for precision in ("bf16", "fp16"):
+        with tempfile.TemporaryDirectory() as out:
+            file = os.path.join(out, "grads.npz")
+            run([ortrain, "grads", "model.onnx", *pick(case["flags"], ("--data", "--loss", "--batch-size", "--shuffle")),
+                 "--precision", precision, "--out", file, *extra], folder)
+            got = dict(np.load(file))
+        compared = 0
+        for key in torch.files:
+            kind, _, name = key.partition("/grad/")
+            if kind != precision or name not in got or got[name].shape != torch[key].shape:
+                continue
+            want, exact = torch[key], torch["fp32/grad/" + name]
+            size = np.linalg.norm(exact)
+            if size < 1e-6:
+                continue  # a true gradient of zero
+            compared += 1
+            limit = 2 * np.linalg.norm(want - exact) / size + 2 * UNIT[precision]
+            off = np.linalg.norm(got[name] - want) / size
+            worst = max(worst, off / limit)
+            if not off <= limit: problems.append(f"{precision} gradient of {name}: {off:.3g}, limit {limit:.3g}")
+        if compared < 3: problems.append(f"{precision}: only {compared} gradients compared")
+    print(f"  {case['case']} gradients: {worst:.2f} of the limit", flush=True)
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ortrain", default=os.environ.get("ORTRAIN_BIN", ""))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--extra", default="")
+    args = parser.parse_args()
+    failed = 0
+    for name in args.cases.split(","):
+        folder = os.path.join(GOLDEN, name)
+        with open(os.path.join(folder, "case.json")) as f:
+            case = json.load(f)
+        extra = shlex.split(args.extra)
+        problems = check_gradients(args.ortrain, folder, case, extra) + \
+            check_losses(args.ortrain, folder, case, args.steps, extra)
+        for p in problems: print("  FAIL", name, p)
+        failed += bool(problems)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
