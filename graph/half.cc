@@ -3,9 +3,9 @@
 #include "graph/half.h"
 
 #include <bit>
+#include <cstring>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#include <immintrin.h>
 #define ORTRAIN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define ORTRAIN_X86 1
 #else
@@ -42,28 +42,41 @@ ORTRAIN_CLONES void round_tf32(const float* from, float* to, int64_t n) {
 }
 
 #ifdef ORTRAIN_X86
-constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+// The compiler's own vectors and builtins: graph/ includes the standard library only.
+using Floats = float __attribute__((vector_size(32)));
+using Bits = short __attribute__((vector_size(16)));
+constexpr int kNearest = 8;  // nearest even, no exceptions
 
 __attribute__((target("f16c,avx2"))) int64_t f16_to_floats_8(const uint16_t* from, float* to,
                                                              int64_t n) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(to + i,
-                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  for (; i + 8 <= n; i += 8) {
+    Bits h;
+    std::memcpy(&h, from + i, sizeof h);
+    const Floats x = __builtin_ia32_vcvtph2ps256(h);
+    std::memcpy(to + i, &x, sizeof x);
+  }
   return i;
 }
 __attribute__((target("f16c,avx2"))) int64_t floats_to_f16_8(const float* from, uint16_t* to,
                                                              int64_t n) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(from + i), kNearest));
+  for (; i + 8 <= n; i += 8) {
+    Floats x;
+    std::memcpy(&x, from + i, sizeof x);
+    const Bits h = __builtin_ia32_vcvtps2ph256(x, kNearest);
+    std::memcpy(to + i, &h, sizeof h);
+  }
   return i;
 }
 __attribute__((target("f16c,avx2"))) int64_t round_f16_8(const float* from, float* to, int64_t n) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(from + i), kNearest)));
+  for (; i + 8 <= n; i += 8) {
+    Floats x;
+    std::memcpy(&x, from + i, sizeof x);
+    x = __builtin_ia32_vcvtph2ps256(__builtin_ia32_vcvtps2ph256(x, kNearest));
+    std::memcpy(to + i, &x, sizeof x);
+  }
   return i;
 }
 bool has_f16c() {

@@ -2,7 +2,6 @@
 #include "runtime/widen.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "graph/half.h"
 
@@ -59,41 +58,34 @@ std::string reject_widened(const KernelEntry& entry, const KernelQuery& q) {
 }
 
 Kernel prepare_widened(const KernelEntry& entry, const KernelQuery& q) {
-  struct State {
-    Widened w;
-    Kernel kernel;
-    std::vector<const void*> in;
-    std::vector<void*> out;
-  };
-  auto state = std::make_unique<State>();
-  state->w = widen(q);
-  state->kernel = entry.prepare(state->w.q);
-  if (!state->kernel.run) return {};
+  const Widened w = widen(q);
+  Kernel inner = entry.prepare(w.q);
+  if (!inner.run) return {};
   // kernel.h: lists are never shorter than the operator's; variadic ones are as long as the node's.
   constexpr size_t kMore = 16;
-  state->in.resize(q.in.size() + kMore);
-  state->out.resize(q.out.size() + kMore);
   Kernel k;
-  k.workspace = state->w.bytes + state->kernel.workspace;
-  k.run = [s = std::shared_ptr<State>(std::move(state)), inputs = q.in.size(),
-           outputs = q.out.size(), threads = q.threads](const KernelArgs& a) {
+  k.workspace = w.bytes + inner.workspace;
+  k.run = [run = std::move(inner.run), from = w.in, to = w.out, bytes = w.bytes,
+           in = std::vector<const void*>(q.in.size() + kMore),
+           out = std::vector<void*>(q.out.size() + kMore), inputs = q.in.size(),
+           outputs = q.out.size(), threads = q.threads](const KernelArgs& a) mutable {
     auto* base = static_cast<std::byte*>(a.workspace);
     const auto at = [base](const Part& p) { return reinterpret_cast<float*>(base + p.offset); };
-    std::copy_n(a.in, inputs, s->in.begin());
-    std::copy_n(a.out, outputs, s->out.begin());
-    for (const Part& p : s->w.in) {
-      const auto* from = static_cast<const uint16_t*>(a.in[p.index]);
+    std::copy_n(a.in, inputs, in.begin());
+    std::copy_n(a.out, outputs, out.begin());
+    for (const Part& p : from) {
+      const auto* x = static_cast<const uint16_t*>(a.in[p.index]);
       parallel_for(threads, p.count, kGrain, [&](int64_t begin, int64_t end) {
-        half_to_float(p.dtype, from + begin, at(p) + begin, end - begin);
+        half_to_float(p.dtype, x + begin, at(p) + begin, end - begin);
       });
-      s->in[p.index] = at(p);
+      in[p.index] = at(p);
     }
-    for (const Part& p : s->w.out) s->out[p.index] = at(p);
-    s->kernel.run({s->in.data(), s->out.data(), base + s->w.bytes, a.fault});
-    for (const Part& p : s->w.out) {
-      auto* to = static_cast<uint16_t*>(a.out[p.index]);
+    for (const Part& p : to) out[p.index] = at(p);
+    run({in.data(), out.data(), base + bytes, a.fault});
+    for (const Part& p : to) {
+      auto* y = static_cast<uint16_t*>(a.out[p.index]);
       parallel_for(threads, p.count, kGrain, [&](int64_t begin, int64_t end) {
-        float_to_half(p.dtype, at(p) + begin, to + begin, end - begin);
+        float_to_half(p.dtype, at(p) + begin, y + begin, end - begin);
       });
     }
   };
