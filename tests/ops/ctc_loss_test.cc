@@ -82,7 +82,7 @@ TEST(FocalLoss, OfClasses) {
   const Expr picked = b.op("GatherElements", {log_p, index}, {{"axis", int64_t{1}}});
   const auto loss = [&](std::initializer_list<double> valid) {
     const Expr v = b.constant(HostTensor::of<double>({2, 1}, valid));
-    return focal_of_log(b, picked, v, 2).id();
+    return focal_of_log(b, picked, v, 2).mean.id();
   };
   g.add_output(loss({1, 1}), "both");
   g.add_output(loss({1, 0}), "one");
