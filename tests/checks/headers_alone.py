@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# ctest-label: slow
 """Each header compiles alone: it includes what it uses.
 
 Every header becomes one small source file below $ORTRAIN_BUILD/headers_alone, compiled with the

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# ctest-label: slow
 # ctest-timeout: 900
 """Class weights, label smoothing with ignored labels, several losses: runs of $ORTRAIN_BIN against what
 PyTorch computed in float64 (tests/golden/policies/make_heads.py). Places of --dropout, repeatable runs."""
