@@ -171,6 +171,7 @@ class Measured {
         if (gradient) differentiate_all(leaves, random);
         continue;
       }
+      if (pass.wanted && !pass.wanted(spec)) continue;
       PassContext ctx{spec, evaluate, messages, {}};
       pass.run(g_, ctx);
       const std::string problems = verify(g_);
