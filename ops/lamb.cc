@@ -6,7 +6,6 @@
 // 1 where a norm is 0. Sums are in double over pieces of fixed size: they do not depend on threads.
 // Inputs, outputs, shared attributes: ops/common/update_groups.h.
 #include <cmath>
-#include <type_traits>
 
 #include "graph/error.h"
 #include "ops/common/reduce_simd.h"
@@ -23,14 +22,6 @@ struct Piece {
   int64_t first, n;
 };
 
-template <class T>
-double squares(const T* x, int64_t n) {
-  if constexpr (std::is_same_v<T, float>) return reduce_simd().sum_squares(x, n);
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return sum;
-}
-
 // Moments of a piece; the sums of squares of its parameter and direction go to sums[0], sums[1].
 template <class T>
 void moments(const UpdateStep& step, const UpdateMemory<T>& all, int64_t n, double* sums) {
@@ -43,8 +34,8 @@ void moments(const UpdateStep& step, const UpdateMemory<T>& all, int64_t n, doub
     for (T*& p : x.out) p = p ? p + i : p;
     x.out[0] = direction;
     update_step(step, x, k);
-    sums[0] += squares(x.in[0], k);
-    sums[1] += squares(direction, k);
+    sums[0] += sum_squares(x.in[0], k);
+    sums[1] += sum_squares(direction, k);
   }
 }
 

@@ -31,14 +31,6 @@ std::vector<Piece> pieces_of(const KernelQuery& q) {
 }
 
 template <class T>
-double squares(const T* x, int64_t n) {
-  if constexpr (std::is_same_v<T, float>) return reduce_simd().sum_squares(x, n);
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return sum;
-}
-
-template <class T>
 Kernel norm_kernel(std::vector<Piece> pieces, int threads) {
   const size_t space = pieces.size() * sizeof(double);
   return {space, [pieces = std::move(pieces), threads](const KernelArgs& args) {
@@ -47,7 +39,7 @@ Kernel norm_kernel(std::vector<Piece> pieces, int threads) {
                          [&](int64_t begin, int64_t end) {
                            for (int64_t i = begin; i < end; ++i) {
                              const Piece& p = pieces[static_cast<size_t>(i)];
-                             part[i] = squares(args.x<T>(p.input) + p.first, p.n);
+                             part[i] = sum_squares(args.x<T>(p.input) + p.first, p.n);
                            }
                          });
             double sum = 0;

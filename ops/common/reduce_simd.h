@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace ortrain::ops {
 
@@ -21,5 +22,14 @@ struct ReduceSimd {
   void (*min_rows)(const float* x, int64_t rows, int64_t pitch, int64_t n, float* acc);
 };
 const ReduceSimd& reduce_simd();
+
+// Sum of squares in double, of float and double memory alike.
+template <class T>
+double sum_squares(const T* x, int64_t n) {
+  if constexpr (std::is_same_v<T, float>) return reduce_simd().sum_squares(x, n);
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum;
+}
 
 }  // namespace ortrain::ops
