@@ -333,6 +333,8 @@ std::string show(double v) {
 }
 }  // namespace
 
+bool parse_number(const std::string& text, double& v) { return parse(text, v) && std::isfinite(v); }
+
 std::string check_value(const Flag& flag, const std::string& text) {
   const auto range = [&](double v) -> std::string {
     if (flag.low >= flag.high || (v >= flag.low && v <= flag.high)) return {};
@@ -347,7 +349,7 @@ std::string check_value(const Flag& flag, const std::string& text) {
     }
     case FlagType::kNumber: {
       double v = 0;
-      return parse(text, v) && std::isfinite(v) ? range(v) : "expected a number";
+      return parse_number(text, v) ? range(v) : "expected a number";
     }
     case FlagType::kSwitch:
       return text == "true" || text == "false" ? "" : "expected true or false";

@@ -1,8 +1,8 @@
 // --loss-scale: auto, off, a number, or dynamic with settings ("dynamic,init=1024,interval=500").
-#include <charconv>
 #include <cmath>
 
 #include "graph/error.h"
+#include "runtime/cli/flags.h"
 #include "runtime/cli/setup.h"
 
 namespace ortrain::cli {
@@ -10,9 +10,7 @@ namespace {
 
 double number(const std::string& flag, const std::string& text) {
   double v = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(v) || v <= 0 ||
-      v > 1e30)
+  if (!parse_number(text, v) || v <= 0 || v > 1e30)
     fail(ErrorCode::kUsage, "--loss-scale ", flag, ": '", text,
          "' is no number above 0, at most 1e30");
   return v;

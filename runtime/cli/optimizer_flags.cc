@@ -2,21 +2,16 @@
 #include "runtime/cli/optimizer_flags.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <functional>
 #include <sstream>
 
 #include "graph/error.h"
+#include "runtime/cli/flags.h"
 
 namespace ortrain::cli {
 namespace {
-
-bool parse(const std::string& text, double& v) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  return error == std::errc() && end == text.data() + text.size() && std::isfinite(v);
-}
 
 std::string trimmed(const std::string& s) {
   const size_t begin = s.find_first_not_of(" \t\n"), end = s.find_last_not_of(" \t\n");
@@ -42,7 +37,7 @@ double value_of(const std::string& flag, const Argument& a, const std::string& t
   double v = 0;
   if (text == "true" || text == "false")
     v = text == "true" ? 1 : 0;
-  else if (!parse(text, v))
+  else if (!parse_number(text, v))
     fail(ErrorCode::kUsage, flag, ": ", a.name, " = '", text, "' is not a number");
   if (v < a.low || v > a.high || (a.whole && v != std::floor(v)))
     fail(ErrorCode::kUsage, flag, ": ", a.name, " = ", text, ": expected a ",
@@ -168,7 +163,7 @@ OptimizerSpec optimizer_spec(const Config& k) {
   if (o.name == "lion") o.beta2 = 0.99;
   if (k.has("betas")) {
     const std::vector<std::string> betas = k.list("betas");
-    if (betas.size() != 2 || !parse(betas[0], o.beta1) || !parse(betas[1], o.beta2) ||
+    if (betas.size() != 2 || !parse_number(betas[0], o.beta1) || !parse_number(betas[1], o.beta2) ||
         o.beta1 < 0 || o.beta1 >= 1 || o.beta2 < 0 || o.beta2 >= 1)
       fail(ErrorCode::kUsage, "--betas '", k.text("betas"),
            "': expected two numbers in [0, 1), such as 0.9,0.999");
