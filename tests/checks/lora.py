@@ -4,33 +4,22 @@
 export, checkpoints, refusals."""
 import json
 import os
-import subprocess
+import sys
 import tempfile
 import unittest
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 from safetensors.numpy import load_file
 
-BIN = os.environ["ORTRAIN_BIN"]
+sys.path.insert(0, os.path.join(os.environ["ORTRAIN_SOURCE"], "tests"))
+from program import ortrain, weights
+
 GOLDEN = os.path.join(os.environ["ORTRAIN_SOURCE"], "tests", "golden", "lora")
-
-
-def ortrain(*args, code=0):
-    done = subprocess.run([BIN, *map(str, args)], capture_output=True, text=True, timeout=300)
-    if code is not None and done.returncode != code:
-        raise AssertionError(f"exit {done.returncode}: {args}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
-    return done.stdout + done.stderr
 
 
 def losses(folder):
     with open(os.path.join(folder, "run.jsonl")) as f:
         return [r["loss"] for r in map(json.loads, f) if "loss" in r]
-
-
-def weights(path):
-    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
 
 
 class Lora(unittest.TestCase):

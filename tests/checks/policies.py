@@ -5,7 +5,7 @@
 PyTorch computed in float64 (tests/golden/policies/make_heads.py). Places of --dropout, repeatable runs."""
 import json
 import os
-import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -13,25 +13,16 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-BIN = os.environ["ORTRAIN_BIN"]
 SOURCE = os.environ["ORTRAIN_SOURCE"]
+sys.path.insert(0, os.path.join(SOURCE, "tests"))
+from program import ortrain, weights
+
 GOLDEN = os.path.join(SOURCE, "tests", "golden", "policies")
-
-
-def ortrain(*args, code=0):
-    done = subprocess.run([BIN, *map(str, args)], capture_output=True, text=True, timeout=300)
-    if code is not None and done.returncode != code:
-        raise AssertionError(f"exit {done.returncode}: {args}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
-    return done.stdout + done.stderr
 
 
 def rows(folder):
     with open(os.path.join(folder, "run.jsonl")) as f:
         return [json.loads(line) for line in f]
-
-
-def weights(path):
-    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
 
 
 class Heads(unittest.TestCase):

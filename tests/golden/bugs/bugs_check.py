@@ -20,6 +20,9 @@ import onnx
 from onnx import numpy_helper
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
+from program import take_program
+
 ORTRAIN = os.environ.get("ORTRAIN_BIN", "")
 
 
@@ -197,11 +200,6 @@ class Bugs(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if "--ortrain" in sys.argv:
-        at = sys.argv.index("--ortrain")
-        ORTRAIN = os.path.abspath(sys.argv[at + 1])
-        del sys.argv[at:at + 2]
-    if not ORTRAIN or not os.path.exists(ORTRAIN):
-        sys.exit(f"no ortrain program at '{ORTRAIN}' (--ortrain or $ORTRAIN_BIN)")
+    ORTRAIN = take_program(ORTRAIN)
     wanted = [a for a in sys.argv[1:] if not a.startswith("-")]
     unittest.main(argv=[sys.argv[0], *(x for w in wanted for x in ("-k", w))])

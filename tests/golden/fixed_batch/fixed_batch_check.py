@@ -18,6 +18,9 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
+from program import take_program
+
 ORTRAIN = os.environ.get("ORTRAIN_BIN", "")
 
 
@@ -89,10 +92,5 @@ class FixedBatch(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if "--ortrain" in sys.argv:
-        at = sys.argv.index("--ortrain")
-        ORTRAIN = os.path.abspath(sys.argv[at + 1])
-        del sys.argv[at:at + 2]
-    if not ORTRAIN or not os.path.exists(ORTRAIN):
-        sys.exit(f"no ortrain program at '{ORTRAIN}' (--ortrain or $ORTRAIN_BIN)")
+    ORTRAIN = take_program(ORTRAIN)
     unittest.main()

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
+# ctest-label: slow
+# ctest-timeout: 1200
 """Trains golden cases in bf16 and fp16 and holds them to their own fp32 run and to PyTorch's autocast.
 
-  python3 check_precision.py [--ortrain PATH] [--steps 200] [--cases a,b] [--extra "--threads 1"]
+  python3 precision_check.py [--ortrain PATH] [--steps 200] [--cases a,b] [--extra "--threads 1"]
 
 Per case: 200 steps (the data repeats) in fp32, bf16 and fp16. The mean loss of the last 20 steps must be
 within 2 % of the fp32 one, or, where fp32 has already learnt the data by heart (its loss is below 2 % of
