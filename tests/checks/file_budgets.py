@@ -2,7 +2,7 @@
 """Size budgets: the program stays small enough to be read.
 
 A source file has at most 800 lines (300 is normal, from 500 on it is listed); the core (graph/,
-runtime/, importers/) at most 26,500, with ops/ 57,000. Raising a budget is a commit of its own, with
+runtime/, importers/) at most 31,000, with ops/ 64,000. Raising a budget is a commit of its own, with
 the reason beside the number.
 """
 import os
@@ -18,7 +18,9 @@ FILE_BUDGET, FILE_THOUGHT = 800, 500
 # 20,500: losses that real models have (ctc, dice, focal) and what they look through (losses.cc).
 # 26,500 and 57,000: training semantics (precision, loss scaling, accumulation, recompute, padding,
 # nine optimizers, policies, repairs of what exporters break): about 600 lines each, and 16-bit kernels.
-CORE_BUDGET, TOTAL_BUDGET = 26_500, 57_000
+# 31,000 and 64,000: padding, the numerics watch, sparse rows; then what feeds and shows a training
+# (pictures, tables, token streams, loader threads, event files, the report): 3,500 lines of core.
+CORE_BUDGET, TOTAL_BUDGET = 31_000, 64_000
 EXCEPTIONS = {}  # path: (lines, reason)
 
 
