@@ -1,7 +1,7 @@
 // fuse_gelu: x/2 (1 + erf(x / sqrt 2)) and its tanh approximation, spelled out in basic operators,
 // become ortrain.GeluErf and ortrain.GeluTanh. The product may be written in any order, the numbers
-// may lie anywhere in it. Refuses other numbers (relative 1e-5) and inner values that are read
-// elsewhere.
+// may lie anywhere in it. Refuses numbers that differ by more than rounding in the type computed in
+// (f64 keeps a file's f32 constants as they are) and inner values that are read elsewhere.
 #include <cmath>
 #include <vector>
 
@@ -11,7 +11,11 @@
 namespace ortrain {
 namespace {
 
-bool near(double a, double b) { return std::abs(a - b) <= 1e-5 * std::abs(b); }
+// Equal but for the rounding of two or three numbers that are multiplied.
+bool near(double a, double b, DType type) {
+  const double eps = type == DType::kF64 ? 0x1p-52 : 0x1p-23;
+  return std::abs(a - b) <= 2 * eps * std::abs(b);
+}
 
 // The factors of a product: its values and the number they are multiplied by. Inner products are
 // opened when nothing else reads them.
@@ -83,11 +87,12 @@ bool tanh_argument(const Graph& g, ValueId u, ValueId x) {
   }
   const Node* sum = producer(g, u);
   if (!sum || sum->op->ew != Ew::kAdd || sum->inputs.size() != 2) return false;
-  if (!near(factor, std::sqrt(2 / M_PI))) return false;
+  const DType type = g.value(x).dtype;
+  if (!near(factor, std::sqrt(2 / M_PI), type)) return false;
   for (const size_t side : {0u, 1u}) {
     if (sum->inputs[side] != x) continue;
     const auto c = cube(g, sum->inputs[1 - side], x);
-    if (c && near(*c, 0.044715)) return true;
+    if (c && near(*c, 0.044715, type)) return true;
   }
   return false;
 }
@@ -95,14 +100,14 @@ bool tanh_argument(const Graph& g, ValueId u, ValueId x) {
 const char* gelu_of(const Graph& g, ValueId root, ValueId& x) {
   Product p;
   open(g, root, true, p);
-  if (p.values.size() != 2 || !near(p.number, 0.5)) return nullptr;
+  if (p.values.size() != 2 || !near(p.number, 0.5, g.value(root).dtype)) return nullptr;
   for (const size_t side : {0u, 1u}) {
     x = p.values[1 - side];
     if (ValueId u = one_plus(g, p.values[side], Ew::kErf); u != kNone) {
       double factor = 1;
       while (u != x && through_scale(g, u, factor)) {
       }
-      if (u == x && near(factor, std::sqrt(0.5))) return "ortrain.GeluErf";
+      if (u == x && near(factor, std::sqrt(0.5), g.value(x).dtype)) return "ortrain.GeluErf";
     }
     if (const ValueId u = one_plus(g, p.values[side], Ew::kTanh);
         u != kNone && tanh_argument(g, u, x))
