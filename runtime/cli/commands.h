@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "graph/op_def.h"
 #include "importers/onnx.h"
@@ -14,9 +15,10 @@ namespace ortrain::cli {
 struct Context {
   const OpTable& ops;
   CommandLine line;
-  Config config;                   // complete once load_model() has run
-  std::string model_path;          // "" for commands without a model
-  std::unique_ptr<OnnxFile> file;  // likewise
+  Config config;                        // complete once load_model() has run
+  std::string model_path;               // "" for commands without a model
+  std::unique_ptr<OnnxFile> file;       // likewise
+  std::vector<std::string> notes = {};  // of load_model(), to be told when training starts
 };
 
 int run_train(Context&);

@@ -151,9 +151,10 @@ std::vector<std::string> Config::list(const std::string& key) const {
   return out;
 }
 
-std::string Config::assignment(const std::string& key) const {
+namespace {
+// key = value, as TOML
+std::string assignment(const std::string& key, const std::string& value) {
   const FlagType type = find_flag(key)->type;
-  const std::string& value = text(key);
   if (type == FlagType::kInt || type == FlagType::kNumber || type == FlagType::kSwitch)
     return key + " = " + value;
   std::string quoted = key + " = \"";
@@ -161,8 +162,13 @@ std::string Config::assignment(const std::string& key) const {
     quoted += (c == '"' || c == '\\') ? std::string("\\") + c : std::string(1, c);
   return quoted + '"';
 }
+}  // namespace
 
-std::string Config::print() const {
+std::string Config::print() const { return listing(false); }
+std::string Config::recipe() const { return listing(true); }
+
+std::string Config::listing(bool as_file) const {
+  const std::string here = as_file ? std::filesystem::current_path().string() : "";
   std::string out;
   for (const Flag& f : flag_table()) {
     if (!f.in_recipe) continue;
@@ -170,7 +176,10 @@ std::string Config::print() const {
       out += cat("# ", f.name, " is not set\n");
       continue;
     }
-    const std::string line = assignment(f.name);
+    const bool path = f.type == FlagType::kPath;
+    const std::string line =
+        (as_file && is_default(f.name) ? "# " : "") +
+        assignment(f.name, path ? relative_to(here, text(f.name)) : text(f.name));
     out += line + std::string(line.size() < 40 ? 40 - line.size() : 1, ' ') + "# " +
            origin(f.name) + "\n";
   }
@@ -180,8 +189,8 @@ std::string Config::print() const {
 std::string Config::print_portable() const {
   std::string out;
   for (const Flag& f : flag_table())
-    if (f.in_recipe && f.type != FlagType::kPath && has(f.name) && !is_default(f.name))
-      out += assignment(f.name) + "\n";
+    if (f.in_recipe && f.lasting && f.type != FlagType::kPath && has(f.name) && !is_default(f.name))
+      out += assignment(f.name, text(f.name)) + "\n";
   return out;
 }
 

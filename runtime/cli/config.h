@@ -1,7 +1,8 @@
 // Config: the value of every flag and where it came from.
 //
 // Read in this order, later wins: built-in defaults, the model's `ortrain.recipe` metadata,
-// MODEL.toml beside the model, --config FILE, the command line. Paths in a file are relative to
+// MODEL.toml beside the model (for a run that goes on, its recipe.toml instead of these two),
+// --config FILE, the command line. Paths in a file are relative to
 // that file, paths on the command line to the working folder. Unknown keys, wrong types and
 // out-of-range values are Error(kUsage) that name the source and the nearest key.
 #pragma once
@@ -33,11 +34,14 @@ class Config {
 
   // All recipe settings as TOML with the origin of each in a comment.
   std::string print() const;
+  // The same as a recipe that can be read anywhere on this machine: paths are absolute, what is
+  // default stands in comments (some defaults depend on other settings).
+  std::string recipe() const;
   // Only what differs from the defaults and names no file of this machine: what a model may carry.
   std::string print_portable() const;
 
  private:
-  std::string assignment(const std::string& key) const;  // key = value, as TOML
+  std::string listing(bool as_file) const;
   struct Setting {
     std::string value, origin;
   };

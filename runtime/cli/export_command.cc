@@ -7,14 +7,14 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/export.h"
 #include "runtime/cli/lora.h"
-#include "runtime/cli/setup.h"
+#include "runtime/cli/run_recipe.h"
 #include "runtime/data/safetensors.h"
 
 namespace ortrain::cli {
 
 int run_export(Context& c) {
   namespace fs = std::filesystem;
-  const std::string run = c.config.has("run") ? c.config.text("run") : run_folder(c, true);
+  const std::string run = run_on_disk(c);
   const std::string folder = (fs::path(run) / "checkpoints").string();
   std::vector<std::string> damaged;
   const auto newest = checkpoint::newest(folder, &damaged);

@@ -142,6 +142,7 @@ const std::vector<Flag>& flag_table() {
        0,
        0,
        {},
+       true,
        false},
       {"tie", kText, "off", "Run",
        "tensors that are one parameter: auto (embedding and head with equal contents), off, A=B"},

@@ -22,6 +22,7 @@ struct Flag {
   double low = 0, high = 0;  // kInt, kNumber: allowed range when low < high
   std::vector<const char*> choices = {};
   bool in_recipe = true;  // false: only on the command line
+  bool lasting = true;    // false: done by the first run; the trained model does not ask again
 };
 
 const std::vector<Flag>& flag_table();

@@ -4,11 +4,13 @@
 #include "graph/error.h"
 #include "graph/rebatch.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/run_recipe.h"
 #include "runtime/evaluate.h"
 #include "runtime/program.h"
 #include "runtime/rebatch_check.h"
 
 namespace ortrain::cli {
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -29,6 +31,36 @@ void rebatch_file(OnnxFile& file) {
   file.replace_graph(std::move(now.graph), std::move(note));
 }
 
+void read_model_recipes(Context& c) {
+  const auto& metadata = c.file->metadata();
+  if (const auto it = metadata.find("ortrain.recipe"); it != metadata.end())
+    c.config.read_toml(it->second, c.model_path + " (ortrain.recipe)",
+                       fs::path(c.model_path).parent_path().string());
+  const fs::path beside = fs::path(c.model_path).replace_extension(".toml");
+  std::error_code ignored;
+  if (fs::exists(beside, ignored)) c.config.read_toml_file(beside.string());
+}
+
+void read_command_line(Context& c) {
+  for (const auto& [key, value] : c.line.flags)
+    if (key == "config") c.config.read_toml_file(value);
+  for (const auto& [key, value] : c.line.flags) c.config.set(key, value, "--" + key);
+}
+
+// --resume and export take the run's own settings instead of the model's.
+void go_on_with_run(Context& c) {
+  const std::string run = run_on_disk(c);
+  std::error_code ignored;
+  if (run.empty() || !fs::exists(recipe_of(run), ignored)) return;
+  Config own;
+  own.read_toml_file(recipe_of(run));
+  c.config = own;
+  read_command_line(c);
+  const auto given = [&](const char* key) { return c.config.text(key) != own.text(key); };
+  if (given("epochs") && !given("steps")) c.config.set("steps", "", "--epochs");
+  c.notes = changed_settings(own, c.config, run);
+}
+
 }  // namespace
 
 std::unique_ptr<OnnxFile> open_model(const Context& c, const std::string& path,
@@ -39,7 +71,6 @@ std::unique_ptr<OnnxFile> open_model(const Context& c, const std::string& path,
 }
 
 void load_model(Context& c) {
-  namespace fs = std::filesystem;
   std::error_code ignored;
   if (!fs::exists(c.model_path, ignored)) {
     std::string hint;
@@ -50,15 +81,9 @@ void load_model(Context& c) {
   if (fs::is_directory(c.model_path, ignored))
     fail(ErrorCode::kUsage, c.model_path, " is a folder; give the .onnx file in it");
   c.file = OnnxFile::open(c.model_path, c.ops);
-  const fs::path folder = fs::path(c.model_path).parent_path();
-  const auto& metadata = c.file->metadata();
-  if (const auto it = metadata.find("ortrain.recipe"); it != metadata.end())
-    c.config.read_toml(it->second, c.model_path + " (ortrain.recipe)", folder.string());
-  const fs::path beside = fs::path(c.model_path).replace_extension(".toml");
-  if (fs::exists(beside, ignored)) c.config.read_toml_file(beside.string());
-  for (const auto& [key, value] : c.line.flags)
-    if (key == "config") c.config.read_toml_file(value);
-  for (const auto& [key, value] : c.line.flags) c.config.set(key, value, "--" + key);
+  read_model_recipes(c);
+  read_command_line(c);
+  go_on_with_run(c);
   ImportOptions options;
   options.untie = c.config.text("untie") == "on";
   options.tie = c.config.text("tie");

@@ -187,11 +187,15 @@ void explain_missing_data(const Context& c, const std::string& command) {
        "\nor put data = \"train.npz\" into ", recipe);
 }
 
-std::string run_folder(const Context& c, bool resume) {
-  if (c.config.has("out")) return c.config.text("out");
+namespace {
+std::string run_name(const Context& c) {
   const std::string stem = fs::path(c.model_path).parent_path().filename().string();
-  std::string name = fs::path(c.model_path).stem().string();
-  if (name == "model" && !stem.empty()) name = stem;
+  const std::string name = fs::path(c.model_path).stem().string();
+  return name == "model" && !stem.empty() ? stem : name;
+}
+
+// The highest N of runs/NAME-N; 0: there is none.
+int64_t newest_number(const std::string& name) {
   int64_t newest = 0;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator("runs", ignored)) {
@@ -203,10 +207,23 @@ std::string run_folder(const Context& c, bool resume) {
       continue;
     newest = std::max<int64_t>(newest, std::stoll(digits));
   }
-  if (resume && newest == 0)
-    fail(ErrorCode::kUsage,
-         "--resume: no run of this model under runs/; name its folder with --out");
-  return cat("runs/", name, "-", resume ? newest : newest + 1);
+  return newest;
+}
+}  // namespace
+
+std::string newest_run(const Context& c, const std::string& flag) {
+  const std::string name = run_name(c);
+  const int64_t newest = newest_number(name);
+  if (newest == 0)
+    fail(ErrorCode::kUsage, "no run of this model under runs/; name its folder with ", flag);
+  return cat("runs/", name, "-", newest);
+}
+
+std::string run_folder(const Context& c, bool resume) {
+  if (c.config.has("out")) return c.config.text("out");
+  if (resume) return newest_run(c, "--out");
+  const std::string name = run_name(c);
+  return cat("runs/", name, "-", newest_number(name) + 1);
 }
 
 std::string count_text(int64_t n) {

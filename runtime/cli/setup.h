@@ -78,8 +78,11 @@ class DataRun {
 // Where `command` needs data and there is none: what is missing and the exact next command.
 [[noreturn]] void explain_missing_data(const Context& c, const std::string& command);
 
-// The folder of the run: --out, else the newest runs/MODEL-N (resume) or the next free one.
+// The folder of the run: --out, else the newest runs/NAME-N of this model (resume) or the next free
+// one.
 std::string run_folder(const Context& c, bool resume);
+// runs/NAME-N; Error(kUsage) where there is none, naming the flag that says another folder.
+std::string newest_run(const Context& c, const std::string& flag);
 
 // "53,130"
 std::string count_text(int64_t n);

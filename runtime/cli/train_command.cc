@@ -13,8 +13,8 @@
 #include "graph/error.h"
 #include "runtime/cli/export.h"
 #include "runtime/cli/progress.h"
+#include "runtime/cli/run_recipe.h"
 #include "runtime/cli/setup.h"
-#include "runtime/data/atomic_file.h"
 #include "runtime/ema.h"
 #include "runtime/trainer.h"
 
@@ -151,7 +151,7 @@ int run_train(Context& c) {
   if (c.config.on("print-config")) return std::printf("%s", c.config.print().c_str()), 0;
   if (!c.config.has("data")) explain_missing_data(c, "");
   const bool resume = c.config.on("resume");
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = c.notes;
   const data::Dataset train = open_data(c, c.config.text("data"));
   std::optional<data::Dataset> eval;
   if (c.config.has("eval-data")) eval = open_data(c, c.config.text("eval-data"));
@@ -198,11 +198,7 @@ int run_train(Context& c) {
     for (const std::string& n : notes) std::printf("note: %s\n", n.c_str());
   if (resume && !quiet)
     std::printf("resumed after step %lld\n", static_cast<long long>(trainer.step()));
-  {
-    data::AtomicFile recipe((fs::path(out) / "recipe.toml").string());
-    recipe.write(c.config.print());
-    recipe.commit();
-  }
+  write_recipe(c, out);
   Progress progress(quiet, trainer.memory_bytes());
   RunLog log(c.config.has("log") ? c.config.text("log") : (fs::path(out) / "run.jsonl").string(),
              resume, trainer.step());

@@ -174,19 +174,28 @@ TEST(Optimizers, TrajectoriesInFloat32) {
   }
 }
 
-// Bits of parameters and every state: a run of 9 steps, and the same stopped after 4 and resumed.
+// Bits of parameters and every state: a run of 9 steps, and the same stopped after 4 and resumed;
+// each optimizer, schedule and clipping also with micro-batches and a loss scale that grows.
 TEST(Optimizers, ResumeIsBitIdentical) {
   std::string folder = (fs::temp_directory_path() / "ortrain-optimizers-XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const Graph source = test::small_model();
   const data::Dataset data = test::small_data(24);
+  std::vector<std::pair<Case, bool>> runs;
   for (const Case& c : cases()) {
     if (c.name.starts_with("group_") || c.name.starts_with("adamw_no_decay_regex")) continue;
-    SCOPED_TRACE(c.name);
+    runs.emplace_back(c, false);
+    runs.emplace_back(c, true);
+  }
+  for (const auto& [c, scaled] : runs) {
+    SCOPED_TRACE(c.name + (scaled ? ", scaled" : ""));
     StepSpec spec = test::small_spec();
+    if (scaled)
+      spec.loss_scale = {.kind = LossScaleSpec::Kind::kDynamic, .init = 64, .interval = 3};
     spec.optimizer = spec_of(c.flags);
     TrainOptions o;
-    o.batch_size = 8;
+    o.batch_size = scaled ? 4 : 8;
+    o.accumulate = scaled ? 2 : 1;
     o.epochs = 3;
     o.loader_thread = false;
     test::Recorder straight, first, second;
@@ -204,6 +213,7 @@ TEST(Optimizers, ResumeIsBitIdentical) {
     resumed.run(second);
     EXPECT_TRUE(test::contents(resumed.store()) == test::contents(a.store()));
     EXPECT_FALSE(test::contents(b.store()) == test::contents(a.store()));
+    EXPECT_EQ(second.steps.back().loss_scale, scaled ? 256 : 0);
   }
   fs::remove_all(folder);
 }
