@@ -100,7 +100,8 @@ struct WindowSpec {
     kOnly,    // the window is this one batch
     kFirst,   // its gradients start the sums
     kMiddle,  // they are added
-    kLast     // they are added, and the update follows
+    kLast,    // they are added, and the update follows
+    kCount    // with kEval: only the targets of each loss, outputs "targets/OUTPUT" if they vary
   };
   Phase phase = Phase::kOnly;
   int64_t accumulate = 1;  // micro-batches of a full window
@@ -251,5 +252,8 @@ inline constexpr const char* kGoodStepsName = "ortrain/good_steps";
 inline constexpr const char* kSkippedName = "ortrain/skipped";
 // States that a window of micro-batches starts anew: dead between steps, in no checkpoint.
 inline constexpr const char* kWindowPrefix = "ortrain/window/";
+// Of several losses, with ignored targets: states kWindowTargets + OUTPUT hold the targets of the
+// whole window (f64, in those of a full micro-batch) before its first micro-batch runs.
+inline constexpr const char* kWindowTargets = "ortrain/window/targets/";
 
 }  // namespace ortrain

@@ -85,7 +85,7 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   if (eval_) make_eval_programs();
   fit_to_memory(recompute);
   arena_.allocate();
-  for (Programs* list : {&programs_, &evals_})
+  for (Programs* list : {&programs_, &evals_, &counts_})
     for (auto& [key, p] : *list) p->start(arena_);
   arrays_.resize(programs_.begin()->second->arrays().size());
   run_ = {.step = 0,
@@ -107,7 +107,7 @@ Program* Trainer::add_program(Programs& programs, const data::Dataset& data, Mod
   if (made) return made.get();
   StepSpec spec = spec_;
   spec.mode = mode;
-  if (mode == Mode::kTrain)
+  if (mode == Mode::kTrain || phase == Phase::kCount)
     spec.window = {.phase = phase,
                    .accumulate = options_.accumulate,
                    .samples = batch,
@@ -137,6 +137,7 @@ void Trainer::make_programs() {
       if (step == 0) main_ = p;
     }
   }
+  make_counts();
 }
 
 void Trainer::make_eval_programs() {
@@ -208,8 +209,9 @@ bool Trainer::overflow_is_normal() const {
 }
 
 // Runs the micro-batches of the next step; the program of the last one holds its results.
-Program& Trainer::run_window(data::Loader& loader, StepInfo& info) {
+Program& Trainer::run_window(data::Loader& loader, data::Loader* labels, StepInfo& info) {
   const Window w = window(run_.step);
+  if (labels) count_targets(*labels, w);
   Program* program = nullptr;
   const bool stops = !options_.skip_bad_steps && !overflow_is_normal();
   for (int64_t m = 0; m < w.count; ++m) {
@@ -269,6 +271,8 @@ TrainResult Trainer::run(Observer& observer) {
                       {.first_step = first.first,
                        .end_step = last_window.first + last_window.count,
                        .threaded = options_.loader_thread});
+  std::optional<data::Loader> labels =
+      label_loader(first.first, last_window.first + last_window.count);
   TrainResult result;
   const bool saves = !options_.checkpoint_folder.empty();
   int64_t saved_at = run_.step, steps_here = 0;
@@ -281,7 +285,7 @@ TrainResult Trainer::run(Observer& observer) {
     info.samples = 0;
     info.wait_ms = 0;
     const int64_t epoch = sampler_.position(run_.step).epoch;
-    judge(run_window(loader, info), info);
+    judge(run_window(loader, labels ? &*labels : nullptr, info), info);
     info.step = ++run_.step;
     info.steps = total_;
     info.epoch = epoch;

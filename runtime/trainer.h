@@ -120,14 +120,17 @@ class Trainer {
   Program* add_program(Programs& programs, const data::Dataset& data, Mode mode, int64_t batch,
                        Phase phase = Phase::kOnly);
   void make_programs();
+  void make_counts();  // window_targets.cc, with the next two
   void make_eval_programs();
+  void count_targets(data::Loader& labels, const Window& w);
+  std::optional<data::Loader> label_loader(int64_t first_step, int64_t end_step);
   void fit_to_memory(const std::string& recompute);  // trainer_memory.cc
   void watch_recompute(Observer& observer, int64_t steps);
   size_t buffer_bytes(int64_t batch);
   data::Sampler make_sampler(int64_t batch) const;
   data::Sampler eval_sampler() const;
   std::vector<Target> eval_targets() const;
-  Program& run_window(data::Loader& loader, StepInfo& info);
+  Program& run_window(data::Loader& loader, data::Loader* labels, StepInfo& info);
   void judge(Program& program, StepInfo& info);
   bool overflow_is_normal() const;
   std::string save(Observer& observer);
@@ -143,7 +146,8 @@ class Trainer {
   std::vector<Target> targets_;
   ParamStore store_;
   Arena arena_;
-  Programs programs_, evals_;
+  Programs programs_, evals_, counts_;      // counts_: of several losses' targets in a window
+  std::vector<double*> targets_of_window_;  // states that counts_ fill, in the order of its outputs
   Program* main_ = nullptr;
   std::vector<const void*> arrays_;  // of the micro-batch at hand
   int64_t skipped_in_a_row_ = 0;

@@ -30,7 +30,8 @@ class LossBuilder {
       : g_(g),
         ctx_(ctx),
         spec_(spec),
-        b_(g, cat("loss", name.empty() ? "" : "/", name, "|attach_loss")) {}
+        b_(g, cat("loss", name.empty() ? "" : "/", name, "|attach_loss")),
+        counts_apart_(!name.empty() && ctx.spec.window.phase != WindowSpec::Phase::kOnly) {}
 
   // What the mean was divided by; empty where that is a fixed share of the samples.
   Expr divisor() const { return divisor_; }
@@ -262,6 +263,10 @@ class LossBuilder {
 
   Expr cross_entropy() {
     const int axis = class_axis();
+    if (counts_apart_ && !is_float(label_.dtype())) {
+      count_ = sum_of(targets(output_.dtype(), axis).valid);
+      if (only_counts()) return count_;
+    }
     through_softmax(axis);
     const std::vector<Expr> y =
         b_.ops("ortrain.CrossEntropy", {output_, integer_labels(), class_weights(axis)},
@@ -270,25 +275,38 @@ class LossBuilder {
                 {"label_smoothing", spec_.label_smoothing}},
                ctx_.spec.mode == Mode::kGrads ? 1 : 3);
     if (y.size() == 3) divisor_ = y[2];
-    if (!is_float(label_.dtype())) count_ = divisor_;
+    if (!is_float(label_.dtype()) && !count_) count_ = divisor_;
     return y[0];
   }
 
-  // The entries of x (classes on `axis`) that the labels name, and how much each counts: the weight
-  // of its class, 0 where it is ignored.
-  std::pair<Expr, Expr> labelled(Expr x, int axis) {
+  // The classes that the labels name (0 where ignored), and how much each counts: the weight of its
+  // class, 0 where it is ignored.
+  struct Targets {
+    Expr index, valid;
+  };
+  Targets targets(DType dtype, int axis) {
     const Expr t = integer_labels();
     const Expr ignored = b_.op("Equal", {t, b_.scalar(DType::kI64, double(spec_.ignore_index))});
     const Expr index = b_.where(ignored, b_.scalar(DType::kI64, 0), t);
+    Expr valid = 1 - b_.cast(ignored, dtype);
+    if (const Expr weights = class_weights(axis))
+      valid = valid * b_.op("Gather", {weights, index}, {{"axis", int64_t{0}}});
+    return {index, valid};
+  }
+  Expr sum_of(Expr x) {
+    std::vector<int64_t> axes;
+    for (int a = 0; a < x.rank(); ++a) axes.push_back(a);
+    return b_.sum(x, axes, /*keepdims=*/false);
+  }
+  bool only_counts() const { return ctx_.spec.window.phase == WindowSpec::Phase::kCount; }
+
+  // The entries of x (classes on `axis`) that the labels name, and how much each counts.
+  std::pair<Expr, Expr> labelled(Expr x, int axis) {
+    const auto [index, valid] = targets(x.dtype(), axis);
     const Expr picked = b_.squeeze(
         b_.op("GatherElements", {x, b_.unsqueeze(index, {axis})}, {{"axis", int64_t{axis}}}),
         {axis});
-    Expr valid = 1 - b_.cast(ignored, x.dtype());
-    if (const Expr weights = class_weights(axis))
-      valid = valid * b_.op("Gather", {weights, index}, {{"axis", int64_t{0}}});
-    std::vector<int64_t> axes;
-    for (int a = 0; a < valid.rank(); ++a) axes.push_back(a);
-    count_ = b_.sum(valid, axes, /*keepdims=*/false);
+    count_ = sum_of(valid);
     return {picked, valid};
   }
 
@@ -337,6 +355,7 @@ class LossBuilder {
   Builder b_;
   Expr output_, label_, divisor_, count_;
   std::string output_name_;
+  bool counts_apart_;  // targets are counted from the labels alone, for a window's share
 };
 
 // Outputs without a loss are left out of training; said where parameters are left out with them.
@@ -358,35 +377,66 @@ void tell_unused_outputs(const Graph& g, ValueId loss, PassContext& ctx) {
   }
 }
 
+// A graph of nothing but the numbers of targets; of nothing at all where they do not vary.
+// Parameters are constants here: another program owns them.
+template <class Outputs>
+void count_targets(Graph& g, PassContext& ctx, bool vary, Outputs&& outputs) {
+  g.clear_outputs();
+  Builder b(g, "loss|attach_loss");
+  if (vary) outputs(b);
+  g.erase_dead();
+  for (ValueId v : g.sources(Source::kParam)) g.value(v).source = Source::kConst;
+  g.params.clear();
+  ctx.did = "targets of each loss";
+}
+
 }  // namespace
 
 void pass_attach_loss(Graph& g, PassContext& ctx) {
   const Mode mode = ctx.spec.mode;
   const bool gradients = mode == Mode::kTrain || mode == Mode::kGrads;
   const std::vector<LossSpec> losses = ctx.spec.losses();
+  struct Part {
+    std::string name;  // "" for the only one
+    double factor;
+    Expr loss, weight, divisor;
+  };
+  std::vector<Part> parts;
   Expr total, weight;                                    // weight: window.h
   std::vector<std::pair<std::string, ValueId>> results;  // what is measured besides the total
   Builder sum(g, "loss|attach_loss");
-  bool complete = true;
+  const bool counts = ctx.spec.window.phase == WindowSpec::Phase::kCount;
+  bool complete = true, shares = false;
   for (const LossSpec& spec : losses) {
     if (mode == Mode::kPredict) break;
     const std::string name = losses.size() > 1 ? spec.output : "";
     LossBuilder builder(g, ctx, spec, name);
-    const Expr loss = sum.wrap(builder.build(gradients).id());
-    if (!loss) {
+    Part p{name, spec.factor, sum.wrap(builder.build(gradients).id()), {}, {}};
+    if (!p.loss) {
       complete = false;
       continue;
     }
-    const Expr part = spec.factor == 1 ? loss : loss * spec.factor;
+    if (mode == Mode::kTrain || counts) p.weight = sum.wrap(builder.weight(ctx.spec.window).id());
+    p.divisor = sum.wrap(builder.divisor().id());
+    shares |= p.weight && !name.empty() && ctx.spec.window.phase != WindowSpec::Phase::kOnly;
+    parts.push_back(p);
+  }
+  if (counts)
+    return count_targets(g, ctx, shares, [&](Builder& b) {
+      for (const Part& p : parts)
+        g.add_output(window_share(b, ctx.spec.window, p.weight, p.name).id(), "targets/" + p.name);
+    });
+  for (Part& p : parts) {
+    weight = p.weight;
+    if (shares)
+      p.loss =
+          p.loss * sum.cast(window_share(sum, ctx.spec.window, p.weight, p.name), p.loss.dtype());
+    const Expr part = p.factor == 1 ? p.loss : p.loss * p.factor;
     total = total ? total + sum.cast(part, total.dtype()) : part;
-    if (mode == Mode::kTrain) weight = sum.wrap(builder.weight(ctx.spec.window).id());
-    if (weight && losses.size() > 1 && ctx.spec.window.phase == WindowSpec::Phase::kLast)
-      ctx.messages.push_back(cat("loss of '", name, "': of several losses, micro-batches count by ",
-                                 "samples, so ignored targets weigh as in their micro-batch"));
-    if (!name.empty()) results.emplace_back("loss/" + name, loss.id());
-    if (mode == Mode::kEval && builder.divisor())
-      results.emplace_back(cat("loss/", name, name.empty() ? "" : "/", "divisor"),
-                           builder.divisor().id());
+    if (!p.name.empty()) results.emplace_back("loss/" + p.name, p.loss.id());
+    if (mode == Mode::kEval && p.divisor)
+      results.emplace_back(cat("loss/", p.name, p.name.empty() ? "" : "/", "divisor"),
+                           p.divisor.id());
   }
   if (complete && total) results.emplace(results.begin(), "loss", total.id());
   if (gradients) tell_unused_outputs(g, total.id(), ctx);

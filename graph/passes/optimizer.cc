@@ -22,7 +22,6 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kBucketBytes = size_t{4} << 20;
-constexpr double kNoWeight = 1e-30;  // below the weight of any target
 
 class OptimizerBuilder {
  public:
@@ -70,8 +69,12 @@ class OptimizerBuilder {
       if (g_.output_names()[output] != kLossWeight)
         parts_.emplace_back(g_.output_names()[output], g_.outputs()[output]);
     loss_ = b_.wrap(parts_.at(0).second);
-    may_be_empty_ = may_be_empty(g_);
-    if (may_be_empty_ || window_.phase != WindowSpec::Phase::kOnly)
+    const Expr targets = window_targets(b_);
+    shares_ = static_cast<bool>(targets);
+    may_be_empty_ = may_be_empty(g_) || shares_;
+    if (shares_)
+      weight_ = targets / static_cast<double>(ctx_.spec.losses().size());
+    else if (may_be_empty_ || window_.phase != WindowSpec::Phase::kOnly)
       weight_ = loss_weight(b_, window_);
     for (const auto& [v, info] : g_.params) {
       if (!info.trainable) continue;
@@ -98,26 +101,26 @@ class OptimizerBuilder {
             "effective batch");
     }
     key_randomness(g_, b_, window_);
-    const Expr own_loss = loss_;
-    loss_ = window_sum(b_, window_, b_.cast(loss_, DType::kF64) * weight_, "loss");
-    const Expr own_weight = weight_;
-    weight_ = window_sum(b_, window_, weight_, "weight");
+    const bool last = window_.phase == WindowSpec::Phase::kLast;
+    const Expr own_loss = loss_, own_weight = shares_ ? Expr() : weight_;
+    const auto counted = [&](Expr x) {
+      x = b_.cast(x, DType::kF64);
+      return own_weight ? x * own_weight : x;
+    };
+    loss_ = window_sum(b_, window_, counted(loss_), "loss");
+    if (!shares_) weight_ = window_sum(b_, window_, weight_, "weight");
     for (size_t i = 1; i < parts_.size(); ++i) {
       auto& [name, value] = parts_[i];
-      const Expr sum =
-          window_sum(b_, window_, b_.cast(b_.wrap(value), DType::kF64) * own_weight, name);
-      if (window_.phase == WindowSpec::Phase::kLast)
-        value = (sum / no_less(weight_, kNoWeight)).id();
+      const Expr sum = window_sum(b_, window_, counted(b_.wrap(value)), name);
+      if (last) value = mean(sum).id();
     }
     for (GradSlot& s : slots_) {
       Builder b(g_, g_.value(s.param).name + "|optimizer");
       s.grad = window_sum(b, window_, b.wrap(s.grad), "grad/" + g_.value(s.param).name).id();
     }
-    if (window_.phase == WindowSpec::Phase::kLast)
-      loss_ = loss_ / no_less(weight_, kNoWeight);
-    else
-      loss_ = own_loss;
+    loss_ = last ? mean(loss_) : own_loss;
   }
+  Expr mean(Expr sum) { return shares_ ? sum : sum / no_less(weight_, kNoWeight); }
   static Expr no_less(Expr x, double least) {
     Builder& b = x.builder();
     return b.op("Max", {x, b.scalar(x.dtype(), least)});
@@ -127,7 +130,7 @@ class OptimizerBuilder {
   // torch.nn.utils.clip_grad_norm_, every gradient times min(1, max_norm / (norm + 1e-6)), of the
   // gradients without loss scale (I13).
   void scale_gradients() {
-    const bool sums = window_.phase == WindowSpec::Phase::kLast;
+    const bool sums = window_.phase == WindowSpec::Phase::kLast && !shares_;
     scale_ = loss_scale(b_, ctx_.spec.loss_scale);
     Expr factor;
     if (sums) factor = 1 / no_less(weight_, kNoWeight);
@@ -232,7 +235,8 @@ class OptimizerBuilder {
   Expr loss_, step_, lr_, norm_, clip_scale_, finite_, apply_;
   Expr weight_, scale_;  // of the loss; empty: 1 and always counted, no loss scale
   bool may_be_empty_ = false;
-  size_t states_ = 0;  // updates that other passes made
+  bool shares_ = false;  // each loss counts by its share of the window; sums are means
+  size_t states_ = 0;    // updates that other passes made
   int buckets_ = 0;
 };
 

@@ -40,6 +40,24 @@ Expr loss_weight(Builder& b, const WindowSpec& w) {
                                    : 1);
 }
 
+Expr window_share(Builder& b, const WindowSpec& w, Expr weight, const std::string& loss) {
+  const double samples =
+      w.samples > 0 ? static_cast<double>(w.samples) / static_cast<double>(w.nominal) : 1;
+  const Expr own =
+      weight ? b.cast(b.wrap(weight.id()), DType::kF64) : b.scalar(DType::kF64, samples);
+  if (w.phase == Phase::kCount) return own;
+  const ValueId all = b.graph().add_state(HostTensor::scalar<double>(0), kWindowTargets + loss);
+  return own / b.op("Max", {b.wrap(all), b.scalar(DType::kF64, kNoWeight)});
+}
+
+Expr window_targets(Builder& b) {
+  Expr sum;
+  for (ValueId v : b.graph().sources(Source::kState))
+    if (b.graph().value(v).name.starts_with(kWindowTargets))
+      sum = sum ? sum + b.wrap(v) : b.wrap(v);
+  return sum;
+}
+
 ValueId loss_scale_state(Graph& g, const LossScaleSpec& spec) {
   const ValueId v = state_named(g, kLossScaleName);
   if (v != kNone) return v;
@@ -58,7 +76,8 @@ Expr gradient_seed(Builder& b, const StepSpec& spec) {
   const DType dtype = b.graph().value(b.graph().outputs()[0]).dtype;
   const WindowSpec& w = spec.window;
   Expr seed = loss_scale(b, spec.loss_scale);
-  if (w.phase != Phase::kOnly && (may_be_empty(b.graph()) || w.samples != w.nominal)) {
+  const bool shares = static_cast<bool>(window_targets(b));
+  if (w.phase != Phase::kOnly && !shares && (may_be_empty(b.graph()) || w.samples != w.nominal)) {
     const Expr weight = loss_weight(b, w);
     seed = seed ? seed * weight : weight;
   }

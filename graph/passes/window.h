@@ -6,6 +6,9 @@
 // weights add up in states under kWindowPrefix. The last micro-batch multiplies the sums by
 // 1 / (sum of weights * loss scale): the mean over all valid targets of the window, whatever its
 // micro-batches hold.
+// Several losses whose targets vary have a divisor each, and one sum of gradients: there each loss
+// is multiplied by its share of the window, weight / sum of its weights (a state that is set before
+// the window starts), and sums are means at once.
 #pragma once
 
 #include <string>
@@ -19,12 +22,19 @@ namespace ortrain {
 // out where all targets count: then it is samples / nominal samples.
 inline constexpr const char* kLossWeight = "step/weight";
 
+inline constexpr double kNoWeight = 1e-30;  // below the weight of any target
+
 // What the gradients of a training step start from; empty = 1.
 Expr gradient_seed(Builder& b, const StepSpec& spec);
 
 // The weight of this micro-batch in f64, and whether it can be 0 (no valid target).
 Expr loss_weight(Builder& b, const WindowSpec& window);
 bool may_be_empty(const Graph& g);
+
+// A loss's share of its window. `weight`: of this micro-batch; empty: its share of samples.
+Expr window_share(Builder& b, const WindowSpec& window, Expr weight, const std::string& loss);
+// The targets that the losses have in the window, in f64; empty where window_share() is not used.
+Expr window_targets(Builder& b);
 
 // The loss scale of this step in f64: a state or a constant; empty when off.
 ValueId loss_scale_state(Graph& g, const LossScaleSpec& spec);
