@@ -12,7 +12,7 @@ say() { echo "setup: $*"; }
 
 packages=(g++ cmake ninja-build ccache lld git ca-certificates python3 python3-venv
   libprotobuf-dev protobuf-compiler libhwy-dev libcli11-dev nlohmann-json3-dev
-  libtomlplusplus-dev zlib1g-dev libxxhash-dev
+  libtomlplusplus-dev zlib1g-dev libxxhash-dev libturbojpeg0-dev libpng-dev libwebp-dev
   libdnnl-dev ocl-icd-opencl-dev)  # the last: Debian's dnnl-config.cmake requires OpenCL
 if [[ $what == tests ]]; then
   packages+=(libgtest-dev libgmock-dev clang-format)

@@ -1,83 +1,15 @@
-// Opening by kind of path, and the start-up check against what the model wants.
+// Arrays by name, and the start-up check against what the model wants.
 #include "runtime/data/dataset.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 
 #include "graph/error.h"
 #include "graph/spelling.h"
 #include "runtime/data/convert.h"
-#include "runtime/data/npz.h"
-#include "runtime/data/safetensors.h"
 
 namespace ortrain::data {
 namespace {
-namespace fs = std::filesystem;
-constexpr const char* kKinds =
-    "expected .npz, .npy (or NAME=file.npy), .safetensors or a folder of .npy files";
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> out;
-  size_t begin = 0;
-  for (size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + 1)
-    out.push_back(text.substr(begin, end - begin));
-  out.push_back(text.substr(begin));
-  return out;
-}
-
-bool exists(const std::string& path) {
-  std::error_code ec;
-  return fs::exists(path, ec);
-}
-
-std::vector<ArrayFile> open_folder(const std::string& path) {
-  std::vector<fs::path> paths;
-  std::error_code ec;
-  for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec))
-    if (it->path().extension() == ".npy") paths.push_back(it->path());
-  if (ec) fail(ErrorCode::kIo, "cannot read folder '", path, "': ", ec.message());
-  if (paths.empty()) fail(ErrorCode::kData, "folder '", path, "' holds no .npy file; ", kKinds);
-  std::sort(paths.begin(), paths.end());
-  std::vector<ArrayFile> out;
-  for (const fs::path& p : paths) out.push_back(open_npy(p.string(), p.stem().string()));
-  return out;
-}
-
-std::vector<ArrayFile> open_one(const std::string& text) {
-  std::string path = text, name;
-  const size_t equals = text.find('=');
-  if (equals != std::string::npos && equals > 0 && !exists(text)) {
-    name = text.substr(0, equals);
-    path = text.substr(equals + 1);
-  }
-  std::error_code ec;
-  if (fs::is_directory(path, ec)) {
-    if (!name.empty())
-      fail(ErrorCode::kData, "'", text, "': a name can be given to a .npy file, not to a folder");
-    return open_folder(path);
-  }
-  const std::string extension = fs::path(path).extension().string();
-  std::vector<ArrayFile> out;
-  if (extension == ".npy") {
-    out.push_back(open_npy(path, name.empty() ? fs::path(path).stem().string() : name));
-    return out;
-  }
-  if (!name.empty())
-    fail(ErrorCode::kData, "'", text, "': a name can only be given to a .npy file");
-  if (extension == ".npz") {
-    out.push_back(open_npz(path));
-  } else if (extension == ".safetensors") {
-    out.push_back(open_safetensors(path));
-  } else if (!exists(path)) {
-    fail(ErrorCode::kIo, "data '", path, "' does not exist");
-  } else {
-    fail(ErrorCode::kData, "data '", path, "': unknown kind of file; ", kKinds);
-  }
-  return out;
-}
-
 // Why `array` cannot serve `spec`, or nothing.
 std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spec, bool shared) {
   std::string out;
@@ -107,39 +39,95 @@ std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spe
 }
 }  // namespace
 
-Dataset::Dataset() = default;
+Dataset::Dataset() : skips_(std::make_unique<Skips>()) {}
 Dataset::Dataset(Dataset&&) noexcept = default;
 Dataset& Dataset::operator=(Dataset&&) noexcept = default;
 Dataset::~Dataset() = default;
 
-void Dataset::add(ArrayFile file) {
-  files_.push_back(std::make_unique<ArrayFile>(std::move(file)));
-  for (const StoredArray& array : files_.back()->arrays) {
-    if (has(array.name))
-      fail(ErrorCode::kData, where_, ": the array '", array.name, "' is in two of the files");
-    arrays_.push_back(&array);
-    names_.push_back(array.name);
-  }
-  tensors_.resize(arrays_.size());
+Dataset Dataset::empty(std::string where) {
+  Dataset out;
+  out.where_ = std::move(where);
+  return out;
 }
 
-Dataset Dataset::open(const std::string& paths) {
-  Dataset out;
-  out.where_ = paths;
-  const std::vector<std::string> parts =
-      exists(paths) ? std::vector<std::string>{paths} : split(paths, ',');
-  for (const std::string& part : parts) {
-    if (part.empty()) fail(ErrorCode::kUsage, "data '", paths, "': an empty path; ", kKinds);
-    for (ArrayFile& file : open_one(part)) out.add(std::move(file));
-  }
-  if (out.names_.empty()) fail(ErrorCode::kData, "data '", paths, "' holds no array");
-  return out;
+void Dataset::list(StoredArray& array) {
+  if (has(array.name))
+    fail(ErrorCode::kData, where_, ": the array '", array.name, "' is in two of the files");
+  arrays_.push_back(&array);
+  names_.push_back(array.name);
+  tensors_.emplace_back();
+}
+
+void Dataset::add(ArrayFile file) {
+  files_.push_back(std::make_unique<ArrayFile>(std::move(file)));
+  for (StoredArray& array : files_.back()->arrays) list(array);
+}
+
+void Dataset::add(StoredArray array) {
+  ArrayFile file;
+  if (!array.rows && array.owned.raw())
+    array.data = static_cast<const std::byte*>(array.owned.raw());
+  file.arrays.push_back(std::move(array));
+  add(std::move(file));
+}
+
+void Dataset::add_rows(std::string name, DType dtype, Dims dims, std::unique_ptr<RowSource> rows) {
+  StoredArray array;
+  array.name = std::move(name);
+  array.dtype = dtype;
+  array.count = element_count(dims);
+  array.dims = std::move(dims);
+  array.rows = rows.get();
+  rows_.push_back(std::move(rows));
+  add(std::move(array));
+}
+
+void Dataset::replace_rows(const std::string& name, DType dtype, Dims dims,
+                           std::unique_ptr<RowSource> rows) {
+  const auto it = std::find(names_.begin(), names_.end(), name);
+  ORTRAIN_CHECK(it != names_.end(), "no array " + name);
+  const auto at = it - names_.begin();
+  names_.erase(it);
+  arrays_.erase(arrays_.begin() + at);
+  tensors_.erase(tensors_.begin() + at);
+  add_rows(name, dtype, std::move(dims), std::move(rows));
+  std::rotate(names_.begin() + at, names_.end() - 1, names_.end());
+  std::rotate(arrays_.begin() + at, arrays_.end() - 1, arrays_.end());
+  std::rotate(tensors_.begin() + at, tensors_.end() - 1, tensors_.end());
+}
+
+void Dataset::rename(const std::string& from, const std::string& to) {
+  if (from == to) return;
+  stored(from);
+  if (has(to))
+    fail(ErrorCode::kData, where_, ": '", from, "' cannot be called '", to,
+         "', there is an array of that name");
+  for (size_t i = 0; i < names_.size(); ++i)
+    if (names_[i] == from) arrays_[i]->name = names_[i] = to;
+  const auto move_key = [&](auto& map) {
+    if (auto node = map.extract(from); !node.empty()) {
+      node.key() = to;
+      map.insert(std::move(node));
+    }
+  };
+  move_key(vocabularies);
+}
+
+void Dataset::absorb(Dataset other) {
+  for (auto& file : other.files_) files_.push_back(std::move(file));
+  for (auto& rows : other.rows_) rows_.push_back(std::move(rows));
+  for (StoredArray* array : other.arrays_) list(*array);
+  for (const std::string& name : other.shared_) shared_.insert(name);
+  for (Prepare& p : other.prepared) prepared.push_back(std::move(p));
+  for (auto& [name, words] : other.vocabularies) vocabularies[name] = std::move(words);
+  for (std::string& note : other.notes) notes.push_back(std::move(note));
+  for (const std::string& text : other.skips().list()) skips().add(text);
+  if (keys.empty()) keys = std::move(other.keys);
 }
 
 Dataset Dataset::from_arrays(std::vector<std::pair<std::string, HostTensor>> arrays,
                              std::string where) {
-  Dataset out;
-  out.where_ = std::move(where);
+  Dataset out = empty(std::move(where));
   ArrayFile file;
   for (auto& [name, tensor] : arrays) {
     StoredArray array;
@@ -253,16 +241,37 @@ void Dataset::check_labels(const std::string& name, int64_t classes, int64_t ign
   if (!is_integer(array.dtype) && array.dtype != DType::kBool)
     fail(ErrorCode::kData, where_, ", array '", name, "': expected integer labels, got ",
          describe(array.dtype, array.dims));
-  const int64_t n = array.dims.empty() ? 1 : array.dims[0];
-  const int64_t per_sample = n > 0 ? array.count / n : 0;
-  for (int64_t i = 0; i < array.count; ++i) {
-    const int64_t value = integer_at(array.dtype, array.data, i);
+  if (!array.rows) return check_array(array, array, classes, ignore_index);
+  if (const auto parts = array.rows->parts(); !parts.empty()) {
+    for (const StoredArray* part : parts) check_array(array, *part, classes, ignore_index);
+    return;
+  }
+  StoredArray all = StoredArray{.name = name, .dtype = array.dtype, .dims = array.dims};
+  all.count = array.count;
+  all.data = static_cast<const std::byte*>(this->array(name).raw());
+  check_array(array, all, classes, ignore_index);
+}
+
+// `values`: the array, or one that its rows are taken from.
+void Dataset::check_array(const StoredArray& array, const StoredArray& values, int64_t classes,
+                          int64_t ignore_index) const {
+  if (values.rows) {
+    for (const StoredArray* part : values.rows->parts())
+      check_array(array, *part, classes, ignore_index);
+    return;
+  }
+  const int64_t n = values.dims.empty() ? 1 : values.dims[0];
+  const int64_t per_sample = n > 0 ? values.count / n : 0;
+  for (int64_t i = 0; i < values.count; ++i) {
+    const int64_t value = integer_at(values.dtype, values.data, i);
     if ((value >= 0 && value < classes) || value == ignore_index) continue;
     const std::string position =
         per_sample > 1 ? cat(", position ", i % per_sample) : std::string();
-    fail(ErrorCode::kData, where_, ", array '", name, "', sample ", i / per_sample, position,
-         ": label ", value, "; expected 0 to ", classes - 1, " (", classes,
-         " classes) or the ignored ", ignore_index);
+    const std::string whose = values.name == array.name ? cat(", array '", array.name, "', sample ",
+                                                              i / per_sample, position)
+                                                        : cat(", ", values.name, " number ", i);
+    fail(ErrorCode::kData, where_, whose, ": label ", value, "; expected 0 to ", classes - 1, " (",
+         classes, " classes) or the ignored ", ignore_index);
   }
 }
 

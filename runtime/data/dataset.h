@@ -1,11 +1,12 @@
 // A data set: named arrays whose first axis counts samples.
 //
-// Opened from .npz, .npy (named by the file, or NAME=PATH), .safetensors or a folder of .npy;
-// several paths separated by commas are merged. Files are memory-mapped, nothing is read before it
-// is used. Promises: check_fits() reports every misfit at once, both sides shown. Refuses (kData):
-// malformed files, one name in two files, unknown kinds of file.
+// Opened (open.cc) from .npz, .npy (named by the file, or NAME=PATH), .safetensors, a folder of
+// .npy or of pictures. Files are memory-mapped, nothing is read before it is used; pictures are
+// decoded when a batch wants them. Promises: check_fits() reports every misfit at once, both sides
+// shown. Refuses (kData): malformed files, unknown kinds of file.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "graph/tensor.h"
+#include "runtime/data/prepare.h"
+#include "runtime/data/row_source.h"
 #include "runtime/data/stored_array.h"
 
 namespace ortrain::data {
@@ -26,6 +29,17 @@ struct ArraySpec {
   Dims dims;
 };
 
+using Vocabularies = std::map<std::string, std::vector<std::string>>;
+
+struct OpenOptions {
+  std::vector<ArraySpec> inputs;  // what the model's inputs take; empty: unknown
+  std::vector<Prepare> prepare;
+  Vocabularies vocabularies;  // classes and symbols that are fixed already, by array
+  bool training = false;      // draws the random parts of preparations
+  bool strict = false;        // refuse what would be left out
+  uint64_t seed = 0;
+};
+
 struct Fit {
   int64_t samples = 0;
   std::vector<std::string> notes;  // said once to the user: conversions, arrays left unused
@@ -33,10 +47,11 @@ struct Fit {
 
 class Dataset {
  public:
-  static Dataset open(const std::string& paths);
+  static Dataset open(const std::string& paths, const OpenOptions& options = {});
   // From memory; `where` stands for the path in messages.
   static Dataset from_arrays(std::vector<std::pair<std::string, HostTensor>> arrays,
                              std::string where = "data");
+  static Dataset empty(std::string where);
   Dataset(Dataset&&) noexcept;
   Dataset& operator=(Dataset&&) noexcept;
   ~Dataset();
@@ -62,6 +77,26 @@ class Dataset {
   int64_t samples() const { return samples(names_); }
   int64_t samples(std::span<const std::string> names) const;
 
+  // Building one. Errors: kData where there is an array of that name.
+  void add(ArrayFile file);
+  void add(StoredArray array);
+  void add_rows(std::string name, DType dtype, Dims dims, std::unique_ptr<RowSource> rows);
+  // What `name` gives from now on; the array it was stays, for `rows` to read.
+  void replace_rows(const std::string& name, DType dtype, Dims dims,
+                    std::unique_ptr<RowSource> rows);
+  void rename(const std::string& from, const std::string& to);
+  void absorb(Dataset other);  // all of its arrays
+
+  // What was made of preparations and files, to be written down with the run.
+  std::vector<Prepare> prepared;
+  Vocabularies vocabularies;
+  std::vector<std::string> notes;  // said once to the user
+  std::vector<std::string> keys;   // a name per sample that outlives reordering; empty: its number
+  bool strict = false;             // a sample that cannot be read stops the run
+
+  // Samples left out so far, with reasons. May be added to by any thread.
+  Skips& skips() const { return *skips_; }
+
   // Throws one Error kData listing everything that does not fit.
   Fit check_fits(std::span<const ArraySpec> wanted) const;
 
@@ -74,10 +109,14 @@ class Dataset {
 
  private:
   Dataset();
-  void add(ArrayFile file);
+  void list(StoredArray& array);
+  void check_array(const StoredArray& array, const StoredArray& values, int64_t classes,
+                   int64_t ignore_index) const;
   std::string where_;
-  std::vector<std::unique_ptr<ArrayFile>> files_;
-  std::vector<const StoredArray*> arrays_;
+  std::unique_ptr<Skips> skips_;
+  std::vector<std::unique_ptr<ArrayFile>> files_;  // addresses of their arrays are kept
+  std::vector<std::unique_ptr<RowSource>> rows_;
+  std::vector<StoredArray*> arrays_;
   std::vector<std::string> names_;
   std::set<std::string> shared_;
   mutable std::vector<std::unique_ptr<HostTensor>> tensors_;  // filled by array()

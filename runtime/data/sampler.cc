@@ -121,16 +121,18 @@ const std::vector<uint32_t>& Sampler::order(int64_t epoch) {
   return order_;
 }
 
-void Sampler::batch_indices(int64_t step, std::vector<int64_t>& out) {
+void Sampler::batch_indices(int64_t step, std::vector<int64_t>& out, std::vector<int64_t>* epochs) {
   const Slice s = rank_slice(step);
   out.resize(static_cast<size_t>(s.count));
   int64_t epoch = s.epoch, at = s.begin;
+  if (epochs) epochs->clear();
   for (int64_t& index : out) {
     if (at == options_.samples) {
       ++epoch;
       at = 0;
     }
     index = options_.shuffle ? order(epoch)[static_cast<size_t>(at)] : at;
+    if (epochs) epochs->push_back(epoch);
     ++at;
   }
 }

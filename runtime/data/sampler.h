@@ -59,7 +59,9 @@ class Sampler {
   int64_t count(int64_t step) const;
   // This rank's samples: rank r of a global batch of g has its rows [g*r/world, g*(r+1)/world).
   // Reuses the memory of `out`; the order of the current epoch is cached, hence not const.
-  void batch_indices(int64_t step, std::vector<int64_t>& out);
+  // `epochs`, where given, gets the epoch that each of them belongs to.
+  void batch_indices(int64_t step, std::vector<int64_t>& out,
+                     std::vector<int64_t>* epochs = nullptr);
   // The first sample, where this rank's samples are consecutive in the file by construction.
   std::optional<int64_t> contiguous_start(int64_t step) const;
   // Is contiguous_start() known for every step?

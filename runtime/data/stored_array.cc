@@ -8,12 +8,20 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "runtime/data/row_source.h"
 
 namespace ortrain::data {
 
 HostTensor StoredArray::tensor() const {
   if (aligned()) return HostTensor::view(dtype, dims, data);
   HostTensor copy = allocate(dtype, dims, cat("array '", name, "'"));
+  if (rows) {
+    auto* out = static_cast<std::byte*>(copy.mutable_raw());
+    const int64_t n = dims.empty() ? 0 : dims[0];
+    for (int64_t i = 0; i < n; ++i)
+      rows->read({i, 0}, out + static_cast<size_t>(i) * (bytes() / static_cast<size_t>(n)));
+    return copy;
+  }
   if (count > 0) std::memcpy(copy.mutable_raw(), data, bytes());
   return copy;
 }

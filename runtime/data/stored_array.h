@@ -15,6 +15,8 @@
 
 namespace ortrain::data {
 
+class RowSource;
+
 struct StoredArray {
   std::string name;
   DType dtype = DType::kUndefined;
@@ -22,10 +24,12 @@ struct StoredArray {
   const std::byte* data = nullptr;
   int64_t count = 0;  // product of dims
   HostTensor owned;   // backs `data` where the file's bytes could not be used as they are
+  const RowSource* rows = nullptr;  // makes the rows (row_source.h); `data` is null then
 
   size_t bytes() const { return static_cast<size_t>(count) * size_of(dtype); }
-  bool aligned() const { return reinterpret_cast<uintptr_t>(data) % size_of(dtype) == 0; }
-  // A view of the bytes where aligned (valid as long as the file), else an owning copy.
+  bool aligned() const { return !rows && reinterpret_cast<uintptr_t>(data) % size_of(dtype) == 0; }
+  // A view of the bytes where aligned (valid as long as the file), else an owning copy; rows that
+  // are made are all made, for epoch 0.
   HostTensor tensor() const;
 };
 

@@ -1,0 +1,175 @@
+// What is done to pixels: resize, crop, flip, colour; see picture.h.
+#include "runtime/data/picture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace ortrain::data {
+namespace {
+
+// Pillow's resampling of 8-bit channels (src/libImaging/Resample.c): a triangle filter stretched by
+// the scale where the picture shrinks, weights as 22-bit fixed point, one pass per axis.
+constexpr int kBits = 32 - 8 - 2;
+
+struct Weights {
+  std::vector<int> first, count;  // per output position
+  std::vector<int> weight;        // [output, most]
+  int most = 0;
+};
+
+Weights bilinear(int in, int out) {
+  const double scale = static_cast<double>(in) / out, stretch = std::max(scale, 1.0);
+  Weights w;
+  w.most = static_cast<int>(std::ceil(stretch)) * 2 + 1;
+  w.weight.assign(static_cast<size_t>(w.most) * static_cast<size_t>(out), 0);
+  std::vector<double> k(static_cast<size_t>(w.most));
+  for (int i = 0; i < out; ++i) {
+    const double center = (i + 0.5) * scale;
+    const int first = std::max(0, static_cast<int>(center - stretch + 0.5));
+    const int count = std::min(in, static_cast<int>(center + stretch + 0.5)) - first;
+    double sum = 0;
+    for (int x = 0; x < count; ++x) {
+      const double distance = std::fabs((x + first - center + 0.5) * (1 / stretch));
+      sum += k[static_cast<size_t>(x)] = distance < 1 ? 1 - distance : 0;
+    }
+    for (int x = 0; x < count; ++x)
+      w.weight[static_cast<size_t>(i) * static_cast<size_t>(w.most) + static_cast<size_t>(x)] =
+          static_cast<int>(0.5 +
+                           (sum != 0 ? k[static_cast<size_t>(x)] * (1 / sum) : 0) * (1 << kBits));
+    w.first.push_back(first);
+    w.count.push_back(count);
+  }
+  return w;
+}
+
+uint8_t clip(int sum) { return static_cast<uint8_t>(std::clamp(sum >> kBits, 0, 255)); }
+
+template <int C>
+void resize_rows(const Picture& in, Picture& out, const Weights& w) {
+  for (int y = 0; y < in.height; ++y) {
+    uint8_t* to = out.at(y, 0);
+    for (int x = 0; x < out.width; ++x, to += C) {
+      const uint8_t* from = in.at(y, w.first[static_cast<size_t>(x)]);
+      const int* k = &w.weight[static_cast<size_t>(x) * static_cast<size_t>(w.most)];
+      int sum[C];
+      for (int c = 0; c < C; ++c) sum[c] = 1 << (kBits - 1);
+      for (int i = 0; i < w.count[static_cast<size_t>(x)]; ++i, from += C)
+        for (int c = 0; c < C; ++c) sum[c] += from[c] * k[i];
+      for (int c = 0; c < C; ++c) to[c] = clip(sum[c]);
+    }
+  }
+}
+
+void resize_columns(const Picture& in, Picture& out, const Weights& w) {
+  const size_t row = static_cast<size_t>(in.width) * static_cast<size_t>(in.channels);
+  std::vector<int> sum(row);
+  for (int y = 0; y < out.height; ++y) {
+    std::fill(sum.begin(), sum.end(), 1 << (kBits - 1));
+    for (int i = 0; i < w.count[static_cast<size_t>(y)]; ++i) {
+      const int k =
+          w.weight[static_cast<size_t>(y) * static_cast<size_t>(w.most) + static_cast<size_t>(i)];
+      const uint8_t* from = in.at(w.first[static_cast<size_t>(y)] + i, 0);
+      for (size_t x = 0; x < row; ++x) sum[x] += from[x] * k;
+    }
+    uint8_t* to = out.at(y, 0);
+    for (size_t x = 0; x < row; ++x) to[x] = clip(sum[x]);
+  }
+}
+
+// 16-bit ITU-R 601 grey, as Pillow's convert("L").
+int grey_of(const uint8_t* p) { return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16; }
+
+uint8_t blend(float base, uint8_t value, float factor) {  // Pillow's Blend.c: clamps, truncates
+  return static_cast<uint8_t>(
+      std::clamp(base + factor * (static_cast<float>(value) - base), 0.0f, 255.0f));
+}
+
+void turn_hue(uint8_t* p, float turn) {
+  const float r = p[0], g = p[1], b = p[2];
+  const float high = std::max({r, g, b}), low = std::min({r, g, b}), range = high - low;
+  if (range == 0) return;
+  float h = high == r ? (g - b) / range : high == g ? 2 + (b - r) / range : 4 + (r - g) / range;
+  h = h / 6 + turn;
+  h = (h - std::floor(h)) * 6;
+  const float s = range / high, f = h - std::floor(h);
+  const float x = high * (1 - s), y = high * (1 - s * f), z = high * (1 - s * (1 - f));
+  const float out[6][3] = {{high, z, x}, {y, high, x}, {x, high, z},
+                           {x, y, high}, {z, x, high}, {high, x, y}};
+  const int sector = std::min(static_cast<int>(h), 5);
+  for (int k = 0; k < 3; ++k) p[k] = static_cast<uint8_t>(out[sector][k] + 0.5f);
+}
+
+}  // namespace
+
+Picture resized(const Picture& in, int height, int width) {
+  Picture wide;
+  const Picture* now = &in;
+  if (width != in.width) {
+    wide = Picture(in.height, width, in.channels);
+    const Weights w = bilinear(in.width, width);
+    switch (in.channels) {
+      case 1: resize_rows<1>(in, wide, w); break;
+      case 2: resize_rows<2>(in, wide, w); break;
+      case 3: resize_rows<3>(in, wide, w); break;
+      default: resize_rows<4>(in, wide, w); break;
+    }
+    now = &wide;
+  }
+  if (height == in.height) return now == &in ? in : wide;
+  Picture out(height, width, in.channels);
+  resize_columns(*now, out, bilinear(in.height, height));
+  return out;
+}
+
+Picture cropped(const Picture& in, int y, int x, int height, int width) {
+  Picture out(height, width, in.channels);
+  const int from = std::max(0, -x), to = std::min(width, in.width - x);
+  for (int i = 0; i < height; ++i)
+    if (i + y >= 0 && i + y < in.height && from < to)
+      std::memcpy(out.at(i, from), in.at(i + y, from + x),
+                  static_cast<size_t>(to - from) * static_cast<size_t>(in.channels));
+  return out;
+}
+
+void flip_horizontally(Picture& p) {
+  for (int y = 0; y < p.height; ++y)
+    for (int x = 0, z = p.width - 1; x < z; ++x, --z)
+      std::swap_ranges(p.at(y, x), p.at(y, x) + p.channels, p.at(y, z));
+}
+
+void flip_vertically(Picture& p) {
+  const size_t row = static_cast<size_t>(p.width) * static_cast<size_t>(p.channels);
+  for (int y = 0, z = p.height - 1; y < z; ++y, --z)
+    std::swap_ranges(p.at(y, 0), p.at(y, 0) + row, p.at(z, 0));
+}
+
+void adjust_colour(Picture& p, const Colour& c) {
+  const bool rgb = p.channels >= 3;
+  const int colours = rgb ? 3 : 1;
+  const size_t step = static_cast<size_t>(p.channels);
+  const auto each = [&](auto&& change) {
+    for (size_t i = 0; i < p.pixels.size(); i += step) change(p.pixels.data() + i);
+  };
+  const auto towards = [&](auto&& base, float factor) {
+    each([&](uint8_t* pixel) {
+      const float b = base(pixel);
+      for (int k = 0; k < colours; ++k) pixel[k] = blend(b, pixel[k], factor);
+    });
+  };
+  const auto grey = [&](const uint8_t* pixel) {
+    return static_cast<float>(rgb ? grey_of(pixel) : pixel[0]);
+  };
+  if (c.brightness != 1) towards([](const uint8_t*) { return 0.0f; }, c.brightness);
+  if (c.contrast != 1) {
+    double sum = 0;
+    each([&](const uint8_t* pixel) { sum += grey(pixel); });
+    const float mean =
+        std::floor(static_cast<float>(sum / static_cast<double>(p.pixels.size() / step)) + 0.5f);
+    towards([&](const uint8_t*) { return mean; }, c.contrast);
+  }
+  if (c.saturation != 1 && rgb) towards(grey, c.saturation);
+  if (c.hue != 0 && rgb) each([&](uint8_t* pixel) { turn_hue(pixel, c.hue); });
+}
+
+}  // namespace ortrain::data

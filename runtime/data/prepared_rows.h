@@ -1,0 +1,13 @@
+// Preparations of number arrays: label maps, length, scale, mean and deviation, one-hot; and of u8
+// pictures that come as arrays.
+#pragma once
+
+#include "runtime/data/dataset.h"
+
+namespace ortrain::data {
+
+// Applies options.prepare to the arrays of `data` that are not prepared yet. Errors: kUsage for an
+// entry whose array does not exist or that does not apply to it, naming both.
+void prepare_arrays(Dataset& data, const OpenOptions& options);
+
+}  // namespace ortrain::data
