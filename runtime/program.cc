@@ -83,19 +83,6 @@ std::string pick_label(const Graph& source, const data::Dataset& data) {
        " arrays that are no model input: ", all, "; name the labels with --label");
 }
 
-// What the model's inputs ask of a data set; inputs that nothing reads ask nothing.
-std::vector<data::ArraySpec> input_specs(const Graph& source) {
-  std::vector<data::ArraySpec> specs;
-  for (ValueId v : source.inputs()) {
-    const Value& x = source.value(v);
-    if (x.uses.empty()) continue;
-    Dims dims;
-    for (const Dim& d : x.shape) dims.push_back(d.is_const() ? d.value() : -1);
-    specs.push_back({x.name, x.dtype, std::move(dims)});
-  }
-  return specs;
-}
-
 // Output `name`, or the first float one.
 PlanTensor typed_output(const Graph& g, const std::string& name) {
   for (size_t i = 0; i < g.outputs().size(); ++i) {
@@ -121,6 +108,18 @@ int class_axis(const Dims& x, const Dims& y) {
 }
 
 }  // namespace
+
+std::vector<data::ArraySpec> input_specs(const Graph& source) {
+  std::vector<data::ArraySpec> specs;
+  for (ValueId v : source.inputs()) {
+    const Value& x = source.value(v);
+    if (x.uses.empty()) continue;
+    Dims dims;
+    for (const Dim& d : x.shape) dims.push_back(d.is_const() ? d.value() : -1);
+    specs.push_back({x.name, x.dtype, std::move(dims)});
+  }
+  return specs;
+}
 
 std::vector<const void*> pointers(const data::Batch& batch) {
   std::vector<const void*> out;

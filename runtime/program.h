@@ -54,6 +54,9 @@ std::vector<const void*> pointers(const data::Batch& batch);
 // input has axes.
 std::optional<Dim> batch_axis(const Graph& source);
 
+// What the model's inputs ask of a data set; inputs that nothing reads ask nothing.
+std::vector<data::ArraySpec> input_specs(const Graph& source);
+
 // Marks the arrays of inputs that have no batch axis (fixed extents where others have the batch,
 // or no axes at all) as shared by all batches.
 void share_inputs(const Graph& source, data::Dataset& data);

@@ -35,25 +35,46 @@ int quota() {
   }
   return amount > 0 && period > 0 ? static_cast<int>((amount + period - 1) / period) : 0;
 }
+
+// The process's CPUs, each with the physical core (package, core) it belongs to.
+std::vector<std::pair<int, std::pair<std::string, std::string>>> usable_cpus() {
+  std::vector<std::pair<int, std::pair<std::string, std::string>>> out;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return out;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    const std::string base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    const std::string core = read_line(base + "core_id");
+    out.push_back({cpu,
+                   {read_line(base + "physical_package_id"),
+                    core.empty() ? "cpu" + std::to_string(cpu) : core}});
+  }
+  return out;
+}
 }  // namespace
 
 int available_threads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  std::set<std::pair<std::string, std::string>> cores;  // (package, core)
-  int cpus = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    ++cpus;
-    const std::string base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    const std::string core = read_line(base + "core_id");
-    cores.emplace(read_line(base + "physical_package_id"),
-                  core.empty() ? "cpu" + std::to_string(cpu) : core);
-  }
-  int n = cores.empty() ? cpus : static_cast<int>(cores.size());
+  std::set<std::pair<std::string, std::string>> cores;
+  for (const auto& [cpu, core] : usable_cpus()) cores.insert(core);
+  int n = static_cast<int>(cores.size());
   if (const int q = quota(); q > 0) n = std::min(n, q);
   return std::max(1, n);
+}
+
+std::vector<int> spare_cpus(int compute) {
+  std::set<std::pair<std::string, std::string>> cores;
+  std::vector<int> out;
+  for (const auto& [cpu, core] : usable_cpus()) {
+    if (cores.contains(core)) continue;
+    if (static_cast<int>(cores.size()) < compute)
+      cores.insert(core);
+    else
+      out.push_back(cpu);
+  }
+  const int q = quota();
+  if (q > 0) out.resize(std::min(out.size(), static_cast<size_t>(std::max(0, q - compute))));
+  return out;
 }
 
 int set_threads(int n) {

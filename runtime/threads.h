@@ -5,9 +5,14 @@
 // OpenMP keeps one pool per calling thread: run every plan from the same thread.
 #pragma once
 
+#include <vector>
+
 namespace ortrain {
 
 int available_threads();
+// CPUs of the process's mask beyond the physical cores of its first `compute` ones: for threads
+// that only feed the others.
+std::vector<int> spare_cpus(int compute);
 // Sets the size of OpenMP's pool, which the math library shares. n <= 0: available_threads().
 // Returns the number set.
 int set_threads(int n);

@@ -270,12 +270,16 @@ TrainResult Trainer::run(Observer& observer) {
   data::Loader loader(train_, programs_.begin()->second->arrays(), micro_,
                       {.first_step = first.first,
                        .end_step = last_window.first + last_window.count,
-                       .threaded = options_.loader_thread});
+                       .threaded = options_.loader_thread,
+                       .workers = options_.loader_workers,
+                       .prefetch = options_.prefetch,
+                       .cpus = options_.loader_cpus});
   std::optional<data::Loader> labels =
       label_loader(first.first, last_window.first + last_window.count);
   TrainResult result;
   const bool saves = !options_.checkpoint_folder.empty();
   int64_t saved_at = run_.step, steps_here = 0;
+  double load_ms = 0;
   auto saved_time = Clock::now();
   StepInfo info;  // one for all steps: nothing is allocated in the loop
   for (const Target& t : targets_)
@@ -291,6 +295,9 @@ TrainResult Trainer::run(Observer& observer) {
     info.epoch = epoch;
     info.skipped = run_.skipped;
     info.ms = ms_since(start);
+    const double loaded = loader.stats().cpu_seconds * 1e3;
+    info.load_ms = loaded - load_ms;
+    load_ms = loaded;
     observer.on_step(info);
     watch_recompute(observer, ++steps_here);
 
@@ -334,7 +341,10 @@ EvalResult Trainer::evaluate() {
   const AveragedWeights averaged(store_);
   const data::Sampler sampler = eval_sampler();
   data::Loader loader(*eval_, eval_program()->arrays(), sampler,
-                      {.end_step = sampler.steps_per_epoch(), .threaded = false});
+                      {.end_step = sampler.steps_per_epoch(),
+                       .threaded = options_.loader_thread && eval_->heavy(),
+                       .workers = options_.loader_workers,
+                       .prefetch = options_.prefetch});
   Evaluation evaluation(eval_targets());
   EvalResult result;
   while (const data::Batch* batch = loader.next()) {

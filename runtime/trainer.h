@@ -42,7 +42,9 @@ struct TrainOptions {
   SelectOptions select;
   MemoryBudget budget;  // of the whole run; StepSpec::recompute.mode says how it may be kept
   bool loader_thread = true;
-  CompileOptions compile;  // dump hooks
+  int loader_workers = 1, prefetch = 2;
+  std::vector<int> loader_cpus;  // bound to these; empty: not bound
+  CompileOptions compile;        // dump hooks
 };
 
 struct StepInfo {
@@ -55,6 +57,7 @@ struct StepInfo {
   double grad_norm = -1;       // negative: not computed
   double loss_scale = 0;       // the one used; 0: none
   double ms = 0, wait_ms = 0;  // the whole step; of it, waiting for data
+  double load_ms = 0;          // CPU time of the loader's threads meanwhile
   int64_t samples = 0;
   int64_t skipped = 0;        // steps so far
   bool this_skipped = false;  // loss or gradients were not finite

@@ -20,7 +20,9 @@ size_t Trainer::buffer_bytes(int64_t batch) {
     if (!a.dims.empty() && a.dims[0] == full && !train_.shared(a.name)) a.dims[0] = batch;
   data::SamplerOptions options = micro_.options();
   options.batch_size = batch;
-  return data::Loader(train_, arrays, data::Sampler(options), {.threaded = false}).buffer_bytes();
+  return data::Loader(train_, arrays, data::Sampler(options),
+                      {.threaded = false, .prefetch = options_.prefetch})
+      .buffer_bytes();
 }
 
 void Trainer::fit_to_memory(const std::string& recompute) {

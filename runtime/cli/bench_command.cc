@@ -67,7 +67,9 @@ int run_bench(Context& c) {
                                .batch_size = batch,
                                .shuffle = false,
                                .last = data::LastBatch::kWrap});
-  data::Loader loader(r.data(), r.program().arrays(), sampler);
+  data::Loader loader(
+      r.data(), r.program().arrays(), sampler,
+      {.workers = r.loader().workers, .prefetch = r.loader().prefetch, .cpus = r.loader().cpus});
   Executor& executor = r.program().executor();
   const Plan& plan = r.program().plan();
   const int loss = plan.output("loss");

@@ -8,6 +8,7 @@
 #include "graph/op_def.h"
 #include "importers/onnx.h"
 #include "runtime/cli/config.h"
+#include "runtime/data/dataset.h"
 
 namespace ortrain::cli {
 
@@ -15,10 +16,11 @@ namespace ortrain::cli {
 struct Context {
   const OpTable& ops;
   CommandLine line;
-  Config config;                        // complete once load_model() has run
-  std::string model_path;               // "" for commands without a model
-  std::unique_ptr<OnnxFile> file;       // likewise
-  std::vector<std::string> notes = {};  // of load_model(), to be told when training starts
+  Config config;                         // complete once load_model() has run
+  std::string model_path;                // "" for commands without a model
+  std::unique_ptr<OnnxFile> file;        // likewise
+  data::Vocabularies vocabularies = {};  // of the model or the run: classes and symbols by array
+  std::vector<std::string> notes = {};   // of load_model(), to be told when training starts
 };
 
 int run_train(Context&);

@@ -73,6 +73,14 @@ std::string text_of(const toml::node& node, const std::string& where, const std:
        " should be a string, a number, true/false or a list of them");
 }
 
+// A value of such a table; lists are written a/b/c there, but for groups.
+std::string part_of(const toml::node& node, const std::string& where, const std::string& key,
+                    bool group) {
+  std::string text = text_of(node, where, key);
+  if (!group && node.is_array()) std::replace(text.begin(), text.end(), ',', '/');
+  return text;
+}
+
 // Parts of a repeatable setting: a string each, or a table: [[group]] params = "REGEX", lr = 1e-4.
 std::string parts_of(const toml::node& node, const std::string& where, const std::string& key) {
   const toml::array* list = node.as_array();
@@ -85,14 +93,17 @@ std::string parts_of(const toml::node& node, const std::string& where, const std
       out += text_of(item, where, key);
       continue;
     }
-    const toml::node* params = table->get("params");
+    const bool group = key == "group";
+    const char* head = group ? "params" : "input";
+    const toml::node* params = table->get(head);
     if (!params || !params->is_string())
-      fail(ErrorCode::kUsage, where, ": a table of '", key, "' needs params = \"REGEX\"");
+      fail(ErrorCode::kUsage, where, ": a table of '", key, "' needs ", head, " = \"",
+           group ? "REGEX" : "NAME", "\"");
     out += text_of(*params, where, key);
     char before = ':';
     for (const auto& [name, value] : *table) {
-      if (name == "params") continue;
-      out += cat(std::string(1, before), name.str(), "=", text_of(value, where, key));
+      if (name == head) continue;
+      out += cat(std::string(1, before), name.str(), "=", part_of(value, where, key, group));
       before = ',';
     }
   }

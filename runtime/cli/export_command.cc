@@ -8,6 +8,7 @@
 #include "runtime/cli/export.h"
 #include "runtime/cli/lora.h"
 #include "runtime/cli/run_recipe.h"
+#include "runtime/cli/setup.h"
 #include "runtime/data/safetensors.h"
 
 namespace ortrain::cli {
@@ -29,6 +30,7 @@ int run_export(Context& c) {
   const std::string out =
       c.config.has("out") ? c.config.text("out") : (fs::path(run) / "model.onnx").string();
   std::map<std::string, std::string> metadata{{"ortrain.step", std::to_string(state.step)}};
+  add_data_metadata(c, metadata);
   if (!averages.empty()) {
     metadata["ortrain.weights"] = "averages";
     for (auto& [name, t] : averages) values[name] = std::move(t);

@@ -13,10 +13,21 @@ const std::vector<Flag>& flag_table() {
   using enum FlagType;
   constexpr double kBig = 9e15;
   static const std::vector<Flag> table = {
-      {"data", kPath, "", "Data", "training arrays: .npz, .npy, .safetensors or a folder of .npy"},
+      {"data", kPath, "", "Data",
+       "training data: .npz, .npy, .safetensors, a folder of .npy or of pictures (class per "
+       "folder)"},
       {"eval-data", kPath, "", "Data", "evaluation arrays, same form"},
       {"label", kText, "", "Data",
        "name of the label array (default: labels, label, target, targets, y)"},
+      {"map", kParts, "", "Data",
+       "INPUT:ARRAY: the array that a graph input is made of; repeatable"},
+      {"prepare", kParts, "", "Data",
+       "INPUT:resize=256,crop=224,flip,mean=0.5,std=0.2,...; repeatable, see docs/data.md"},
+      {"strict", kSwitch, "false", "Data",
+       "stop at a sample that cannot be read; else it is left out"},
+      {"workers", kInt, "0", "Data", "loader threads; 0 = by the kind of data", 0, 256},
+      {"prefetch", kInt, "0", "Data", "batches in memory; 0 = by the kind of data", 0, 1000},
+      {"pin-workers", kSwitch, "false", "Data", "bind loader threads to CPUs that do not compute"},
       {"batch-size", kInt, "32", "Data", "samples per step, or per micro-batch with --accumulate",
        1, kBig},
       {"accumulate", kInt, "1", "Data", "micro-batches per step: the exact mean over all of them",

@@ -100,7 +100,7 @@ int run_inspect(Context& c) {
     return 0;
   }
   std::vector<std::string> said;
-  const data::Dataset set = open_data(c, paths);
+  const data::Dataset set = open_data(c, paths, DataUse::kTrain);
   const int64_t batch = batch_size(c, set.samples(), said);
   const StepSpec spec = data_spec(c, set, Mode::kTrain, batch, said);
   CompileOptions options = compile_options(c);

@@ -5,6 +5,7 @@
 #include "graph/rebatch.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/run_recipe.h"
+#include "runtime/cli/setup.h"
 #include "runtime/evaluate.h"
 #include "runtime/program.h"
 #include "runtime/rebatch_check.h"
@@ -58,6 +59,7 @@ void go_on_with_run(Context& c) {
   read_command_line(c);
   const auto given = [&](const char* key) { return c.config.text(key) != own.text(key); };
   if (given("epochs") && !given("steps")) c.config.set("steps", "", "--epochs");
+  read_run_vocabularies(c, run);
   c.notes = changed_settings(own, c.config, run);
 }
 
@@ -81,6 +83,7 @@ void load_model(Context& c) {
   if (fs::is_directory(c.model_path, ignored))
     fail(ErrorCode::kUsage, c.model_path, " is a folder; give the .onnx file in it");
   c.file = OnnxFile::open(c.model_path, c.ops);
+  read_vocabularies(c);
   read_model_recipes(c);
   read_command_line(c);
   go_on_with_run(c);

@@ -62,6 +62,7 @@ std::string Progress::render(const StepLine& s, double seconds) const {
   out += "  " + number(s.samples_per_s < 100 ? "%.1f" : "%.0f", s.samples_per_s) + " samples/s";
   if (s.loss_scale > 0) out += "  scale " + number("%.6g", s.loss_scale);
   if (s.skipped > 0) out += cat("  skipped ", s.skipped);
+  if (!s.input.empty()) out += "  " + s.input;
   const int64_t done = s.step - first_step_ + 1;
   if (done > 1 && s.step < s.steps)
     out += "  ETA " + duration_text(seconds / static_cast<double>(done) *
@@ -151,6 +152,7 @@ void RunLog::step(const StepLine& s) {
   j["samples_per_s"] = s.samples_per_s;
   j["ms"] = s.ms;
   j["wait_ms"] = s.wait_ms;
+  j["load_ms"] = s.load_ms;
   write(j.dump() + "\n");
 }
 

@@ -25,7 +25,8 @@ struct StepLine {
   double lr = 0;
   double grad_norm = -1;  // negative: not computed
   double loss_scale = 0;  // 0: none
-  double samples_per_s = 0, ms = 0, wait_ms = 0;
+  double samples_per_s = 0, ms = 0, wait_ms = 0, load_ms = 0;
+  std::string input;    // not empty: the run waits for its data; says how much
   int64_t skipped = 0;  // so far
   bool this_skipped = false;
 };

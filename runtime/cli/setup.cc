@@ -108,12 +108,6 @@ ParamStore::Copied drop_pages(const Context& c) {
   return [file = c.file.get()](const HostTensor& t) { file->drop_pages(t); };
 }
 
-data::Dataset open_data(const Context& c, const std::string& paths) {
-  data::Dataset set = data::Dataset::open(paths);
-  share_inputs(c.file->graph(), set);
-  return set;
-}
-
 StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64_t batch,
                    std::vector<std::string>& notes) {
   StepSpec spec = make_spec(c, mode);
@@ -122,7 +116,8 @@ StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64
     return spec_for_data(c.file->graph(), data, spec, batch);
   // Weights belong to the training data, whatever is evaluated.
   std::optional<data::Dataset> training;
-  if (mode == Mode::kEval && c.config.has("data")) training = open_data(c, c.config.text("data"));
+  if (mode == Mode::kEval && c.config.has("data"))
+    training = open_data(c, c.config.text("data"), DataUse::kTrain);
   const data::Dataset& counted = training ? *training : data;
   const StepSpec bound = spec_for_data(c.file->graph(), counted, spec, batch);
   const auto said = balance_classes(find_targets(c.file->graph(), bound), counted, spec);
@@ -130,8 +125,19 @@ StepSpec data_spec(const Context& c, const data::Dataset& data, Mode mode, int64
   return spec_for_data(c.file->graph(), data, spec, batch);
 }
 
+namespace {
+DataUse use_of(Mode mode) {
+  return mode == Mode::kTrain  ? DataUse::kTrain
+         : mode == Mode::kEval ? DataUse::kEval
+                               : DataUse::kPredict;
+}
+}  // namespace
+
 DataRun::DataRun(const Context& c, const std::string& paths, Mode mode, bool short_last)
-    : set_(open_data(c, paths)), batch_(batch_size(c, set_.samples(), notes_)) {
+    : set_(open_data(c, paths, use_of(mode))),
+      loader_(loader_settings(c, set_)),
+      notes_(set_.notes),
+      batch_(batch_size(c, set_.samples(), notes_)) {
   const int64_t total = set_.samples();
   StepSpec wanted = data_spec(c, set_, mode, batch_, notes_);
   const std::string recompute = wanted.recompute.mode;

@@ -33,8 +33,26 @@ SelectOptions select_options(const Context& c);
 // Lets the pages of the model file go once a weight has been copied out of them.
 ParamStore::Copied drop_pages(const Context& c);
 
+// --- open_data.cc ---
+enum class DataUse : uint8_t { kTrain, kEval, kPredict };
+data::OpenOptions open_options(const Context& c, DataUse use);
 // Opens `paths` (as of --data) as a data set of this model.
-data::Dataset open_data(const Context& c, const std::string& paths);
+data::Dataset open_data(const Context& c, const std::string& paths, DataUse use);
+// Classes and symbols that the model's metadata, or the run's folder, says.
+void read_vocabularies(Context& c);
+void read_run_vocabularies(Context& c, const std::string& run);
+// What training found out about its data becomes a setting: preparation, vocabularies.
+void keep_data_settings(Context& c, const data::Dataset& data);
+void write_vocabularies(const Context& c, const std::string& run);
+// Recipe and vocabularies, for the exported model.
+void add_data_metadata(const Context& c, std::map<std::string, std::string>& metadata);
+void write_skipped(const data::Dataset& data, const std::string& run);
+struct LoaderSettings {
+  int workers = 1, prefetch = 2;
+  std::vector<int> cpus;
+  std::string note;
+};
+LoaderSettings loader_settings(const Context& c, const data::Dataset& data);
 
 // Programs of one mode over a data set in file order: full batches and the short last one.
 class DataRun {
@@ -53,18 +71,22 @@ class DataRun {
   template <class Each>
   void run(Each&& each) {
     data::Loader loader(set_, program().arrays(), sampler(),
-                        {.end_step = sampler().steps_per_epoch()});
+                        {.end_step = sampler().steps_per_epoch(),
+                         .workers = loader_.workers,
+                         .prefetch = loader_.prefetch});
     while (const data::Batch* b = loader.next()) {
       run_one(*b);
       each(*b, *programs_.at(b->count));
     }
   }
   const BudgetFit& fit() const { return fit_; }
+  const LoaderSettings& loader() const { return loader_; }
   void run_one(const data::Batch& b);
   data::Sampler sampler() const;
 
  private:
   data::Dataset set_;
+  LoaderSettings loader_;
   std::vector<std::string> notes_;  // before batch_: choosing the batch size writes a note
   int64_t batch_;
   StepSpec spec_;

@@ -34,6 +34,14 @@ std::string short_number(double v) {
   return buffer;
 }
 
+std::string input_text(double waited, double loaded, double total) {
+  if (total <= 0 || waited < 0.1 * total) return {};
+  char text[96];
+  std::snprintf(text, sizeof text, "input-bound: %.0f %% of step, loading %.1f cores",
+                100 * waited / total, loaded / total);
+  return text;
+}
+
 class CliObserver : public Observer {
  public:
   CliObserver(Progress& progress, RunLog& log, int64_t epochs)
@@ -53,10 +61,18 @@ class CliObserver : public Observer {
                   .samples_per_s = 0,
                   .ms = s.ms,
                   .wait_ms = s.wait_ms,
+                  .load_ms = s.load_ms,
                   .skipped = s.skipped,
                   .this_skipped = s.this_skipped};
     waited_ += s.wait_ms;
+    loaded_ += s.load_ms;
     total_ += s.ms;
+    // Of the last steps, about ten seconds' worth: what is going on now.
+    const double keep = std::max(0.0, 1 - s.ms / 10e3);
+    recent_wait_ = recent_wait_ * keep + s.wait_ms;
+    recent_load_ = recent_load_ * keep + s.load_ms;
+    recent_ = recent_ * keep + s.ms;
+    line.input = input_text(recent_wait_, recent_load_, recent_);
     samples_ += s.samples;
     line.samples_per_s = static_cast<double>(s.samples) / std::max(s.ms, 1e-6) * 1e3;
     log_.step(line);
@@ -93,7 +109,8 @@ class CliObserver : public Observer {
   void on_note(const std::string& text) override { progress_.line(text); }
   void before_checkpoint() override { log_.flush(); }
   bool should_stop() override { return g_signal != 0; }
-  double waited_share() const { return total_ > 0 ? waited_ / total_ : 0; }
+  // "" where waiting for data costs less than a tenth of the time.
+  std::string input_bound() const { return input_text(waited_, loaded_, total_); }
   double samples_per_s() const {
     return static_cast<double>(samples_) / std::max(total_, 1e-6) * 1e3;
   }
@@ -110,7 +127,8 @@ class CliObserver : public Observer {
   Progress& progress_;
   RunLog& log_;
   int64_t epochs_, samples_ = 0;
-  double waited_ = 0, total_ = 0, last_loss_ = 0;
+  double waited_ = 0, loaded_ = 0, total_ = 0, last_loss_ = 0;
+  double recent_wait_ = 0, recent_load_ = 0, recent_ = 0;
   std::map<std::string, std::pair<double, int64_t>> best_;
 };
 
@@ -152,9 +170,13 @@ int run_train(Context& c) {
   if (!c.config.has("data")) explain_missing_data(c, "");
   const bool resume = c.config.on("resume");
   std::vector<std::string> notes = c.notes;
-  const data::Dataset train = open_data(c, c.config.text("data"));
+  const data::Dataset train = open_data(c, c.config.text("data"), DataUse::kTrain);
+  keep_data_settings(c, train);
   std::optional<data::Dataset> eval;
-  if (c.config.has("eval-data")) eval = open_data(c, c.config.text("eval-data"));
+  if (c.config.has("eval-data")) eval = open_data(c, c.config.text("eval-data"), DataUse::kEval);
+  const LoaderSettings loading = loader_settings(c, train);
+  notes.insert(notes.end(), train.notes.begin(), train.notes.end());
+  if (!loading.note.empty()) notes.push_back(loading.note);
   const std::string out = run_folder(c, resume);
   const int64_t batch = batch_size(c, train.samples(), notes);
   TrainOptions o;
@@ -174,6 +196,9 @@ int run_train(Context& c) {
   o.keep = static_cast<int>(c.config.integer("keep"));
   o.checkpoint_extra = {{"model", fs::absolute(c.model_path).lexically_normal().string()}};
   if (c.config.has("lora")) o.checkpoint_extra["lora"] = c.config.text("lora");
+  o.loader_workers = loading.workers;
+  o.prefetch = loading.prefetch;
+  o.loader_cpus = loading.cpus;
   o.select = select_options(c);
   o.compile = compile_options(c);
   o.budget = parse_budget(c.config.text("memory-budget"));
@@ -199,6 +224,8 @@ int run_train(Context& c) {
   if (resume && !quiet)
     std::printf("resumed after step %lld\n", static_cast<long long>(trainer.step()));
   write_recipe(c, out);
+  write_vocabularies(c, out);
+  write_skipped(train, out);
   Progress progress(quiet, trainer.memory_bytes());
   RunLog log(c.config.has("log") ? c.config.text("log") : (fs::path(out) / "run.jsonl").string(),
              resume, trainer.step());
@@ -208,6 +235,7 @@ int run_train(Context& c) {
   const auto started = std::chrono::steady_clock::now();
   const TrainResult result = trainer.run(observer);
   progress.finish();
+  write_skipped(train, out);
   log.flush();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -222,8 +250,8 @@ int run_train(Context& c) {
   }
   const std::string model = (fs::path(out) / "model.onnx").string();
   {
-    std::map<std::string, std::string> metadata{{"ortrain.step", std::to_string(result.step)},
-                                                {"ortrain.recipe", c.config.print_portable()}};
+    std::map<std::string, std::string> metadata{{"ortrain.step", std::to_string(result.step)}};
+    add_data_metadata(c, metadata);
     const bool averages = c.config.number("ema") > 0;
     if (averages) metadata["ortrain.weights"] = "averages of decay " + c.config.text("ema");
     const AveragedWeights averaged(trainer.store());
@@ -240,9 +268,11 @@ int run_train(Context& c) {
   if (result.skipped > 0)
     std::printf("%lld steps were skipped because their loss or gradients were not finite\n",
                 static_cast<long long>(result.skipped));
-  if (observer.waited_share() > 0.1)
-    std::printf("input-bound: %.0f %% of the time went into waiting for data\n",
-                observer.waited_share() * 100);
+  if (const std::string input = observer.input_bound(); !input.empty())
+    std::printf("%s\n", input.c_str());
+  if (const int64_t skipped = train.skips().count(); skipped > 0)
+    std::printf("%lld samples could not be read and were left out: %s\n",
+                static_cast<long long>(skipped), (fs::path(out) / "skipped.txt").c_str());
   std::printf("model: %s\n", model.c_str());
   if (const std::string adapters = (fs::path(out) / "adapters").string(); fs::exists(adapters))
     std::printf("adapters: %s\n", adapters.c_str());

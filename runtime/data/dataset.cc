@@ -9,8 +9,6 @@
 #include "runtime/data/convert.h"
 
 namespace ortrain::data {
-namespace {
-// Why `array` cannot serve `spec`, or nothing.
 std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spec, bool shared) {
   std::string out;
   Dims wanted = spec.dims;
@@ -37,7 +35,6 @@ std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spe
                " without loss of meaning, convert and scale the array when writing it");
   return out;
 }
-}  // namespace
 
 Dataset::Dataset() : skips_(std::make_unique<Skips>()) {}
 Dataset::Dataset(Dataset&&) noexcept = default;
@@ -166,6 +163,11 @@ const HostTensor& Dataset::array(const std::string& name) const {
   ORTRAIN_CHECK(false, "array not listed: " + name);
 }
 
+bool Dataset::heavy() const {
+  return std::any_of(arrays_.begin(), arrays_.end(),
+                     [](const StoredArray* a) { return a->rows && a->rows->heavy(); });
+}
+
 std::string Dataset::summary() const {
   constexpr size_t kMost = 30;
   std::string out;
@@ -196,7 +198,7 @@ int64_t Dataset::samples(std::span<const std::string> names) const {
 }
 
 Fit Dataset::check_fits(std::span<const ArraySpec> wanted) const {
-  std::string problems;
+  std::string problems, missing;
   std::vector<std::string> used;
   Fit fit;
   for (const ArraySpec& spec : wanted) {
@@ -206,6 +208,7 @@ Fit Dataset::check_fits(std::span<const ArraySpec> wanted) const {
       problems += cat("\n  '", spec.name, "': expected ", describe(spec.dtype, spec.dims),
                       ", got no such array; the data has ", summary());
       if (!nearest.empty()) problems += cat("; nearest name: '", nearest, "'");
+      if (missing.empty()) missing = spec.name;
       continue;
     }
     if (const auto why = misfit(*array, spec, shared(spec.name))) {
@@ -229,7 +232,8 @@ Fit Dataset::check_fits(std::span<const ArraySpec> wanted) const {
     }
   }
   if (!problems.empty())
-    fail(ErrorCode::kData, "the data '", where_, "' does not fit the model:", problems);
+    fail(ErrorCode::kData, "the data '", where_, "' does not fit the model:", problems,
+         missing.empty() ? "" : cat("\nname the array of an input: --map \"", missing, ":ARRAY\""));
   for (const std::string& name : names_)
     if (std::find(used.begin(), used.end(), name) == used.end())
       fit.notes.push_back(cat("'", name, "' is not used"));

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -34,11 +35,16 @@ using Vocabularies = std::map<std::string, std::vector<std::string>>;
 struct OpenOptions {
   std::vector<ArraySpec> inputs;  // what the model's inputs take; empty: unknown
   std::vector<Prepare> prepare;
+  // Graph input (or label) and the arrays or columns it is made of.
+  std::vector<std::pair<std::string, std::vector<std::string>>> map;
   Vocabularies vocabularies;  // classes and symbols that are fixed already, by array
   bool training = false;      // draws the random parts of preparations
   bool strict = false;        // refuse what would be left out
   uint64_t seed = 0;
 };
+
+// Why `array` cannot serve `spec`, or nothing.
+std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spec, bool shared);
 
 struct Fit {
   int64_t samples = 0;
@@ -86,6 +92,9 @@ class Dataset {
                     std::unique_ptr<RowSource> rows);
   void rename(const std::string& from, const std::string& to);
   void absorb(Dataset other);  // all of its arrays
+  // Gives arrays the names of graph inputs: by options.map, else by type and shape where exactly
+  // one array fits exactly one input; notes say so.
+  void match(const OpenOptions& options);
 
   // What was made of preparations and files, to be written down with the run.
   std::vector<Prepare> prepared;
@@ -94,6 +103,8 @@ class Dataset {
   std::vector<std::string> keys;   // a name per sample that outlives reordering; empty: its number
   bool strict = false;             // a sample that cannot be read stops the run
 
+  // Is a row of some array work (pictures), rather than a copy?
+  bool heavy() const;
   // Samples left out so far, with reasons. May be added to by any thread.
   Skips& skips() const { return *skips_; }
 

@@ -155,7 +155,9 @@ Dataset Dataset::open(const std::string& paths, const OpenOptions& options) {
     out.absorb(open_one(part, options));
   }
   if (out.names_.empty()) fail(ErrorCode::kData, "data '", paths, "' holds no array");
+  out.match(options);
   prepare_arrays(out, options);
+  out.match(options);
   return out;
 }
 

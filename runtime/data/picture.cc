@@ -35,8 +35,7 @@ Weights bilinear(int in, int out) {
     }
     for (int x = 0; x < count; ++x)
       w.weight[static_cast<size_t>(i) * static_cast<size_t>(w.most) + static_cast<size_t>(x)] =
-          static_cast<int>(0.5 +
-                           (sum != 0 ? k[static_cast<size_t>(x)] * (1 / sum) : 0) * (1 << kBits));
+          static_cast<int>(0.5 + (sum != 0 ? k[static_cast<size_t>(x)] / sum : 0) * (1 << kBits));
     w.first.push_back(first);
     w.count.push_back(count);
   }
@@ -102,24 +101,33 @@ void turn_hue(uint8_t* p, float turn) {
 
 }  // namespace
 
-Picture resized(const Picture& in, int height, int width) {
-  Picture wide;
-  const Picture* now = &in;
-  if (width != in.width) {
-    wide = Picture(in.height, width, in.channels);
-    const Weights w = bilinear(in.width, width);
-    switch (in.channels) {
-      case 1: resize_rows<1>(in, wide, w); break;
-      case 2: resize_rows<2>(in, wide, w); break;
-      case 3: resize_rows<3>(in, wide, w); break;
-      default: resize_rows<4>(in, wide, w); break;
-    }
-    now = &wide;
+namespace {
+Picture resized_width(const Picture& in, int width) {
+  if (width == in.width) return in;
+  Picture out(in.height, width, in.channels);
+  const Weights w = bilinear(in.width, width);
+  switch (in.channels) {
+    case 1: resize_rows<1>(in, out, w); break;
+    case 2: resize_rows<2>(in, out, w); break;
+    case 3: resize_rows<3>(in, out, w); break;
+    default: resize_rows<4>(in, out, w); break;
   }
-  if (height == in.height) return now == &in ? in : wide;
-  Picture out(height, width, in.channels);
-  resize_columns(*now, out, bilinear(in.height, height));
   return out;
+}
+Picture resized_height(const Picture& in, int height) {
+  if (height == in.height) return in;
+  Picture out(height, in.width, in.channels);
+  resize_columns(in, out, bilinear(in.height, height));
+  return out;
+}
+}  // namespace
+
+Picture resized(const Picture& in, int height, int width) {
+  // As Pillow 13: rows first, unless the height shrinks more than the width does.
+  const bool columns_first = height < in.height && static_cast<int64_t>(height) * in.width <
+                                                       static_cast<int64_t>(width) * in.height;
+  return columns_first ? resized_width(resized_height(in, height), width)
+                       : resized_height(resized_width(in, width), height);
 }
 
 Picture cropped(const Picture& in, int y, int x, int height, int width) {

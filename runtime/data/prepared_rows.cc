@@ -198,11 +198,12 @@ class MaskRows : public RowSource {
 bool prepare_picture_array(Dataset& data, const Prepare& asked, const OpenOptions& options) {
   const StoredArray& array = data.stored(asked.name);
   if (!asked.of_pictures()) return false;
-  if (array.dtype != DType::kU8 || array.rows || (array.dims.size() != 3 && array.dims.size() != 4))
-    fail(ErrorCode::kUsage, "--prepare ", asked.name,
-         ": expected u8 pictures [N,H,W,C], [N,C,H,W] "
-         "or [N,H,W], got ",
-         describe(array.dtype, array.dims));
+  if (array.dtype != DType::kU8 || array.rows ||
+      (array.dims.size() != 3 && array.dims.size() != 4)) {
+    data.notes.push_back(cat("'", asked.name, "' is ", describe(array.dtype, array.dims),
+                             ", no u8 pictures: taken as it is, without --prepare"));
+    return true;
+  }
   const bool hwc = array.dims.size() == 4 &&
                    (array.dims[3] == 1 || array.dims[3] == 3 || array.dims[3] == 4) &&
                    !(array.dims[1] == 1 || array.dims[1] == 3 || array.dims[1] == 4);
