@@ -158,8 +158,8 @@ class BadFiles(Case):
             self.refused(1, location)
 
     def test_npz_that_does_not_fit(self):
-        data(self.npz, x=None, X=np.zeros((64, 4), np.float32))
-        self.refused(1, "'x'", "X")
+        data(self.npz, x=None, X=np.zeros((64, 4), np.float32), Y=np.zeros((64, 4), np.float32))
+        self.refused(1, "'x'", "X", "--map")
         data(self.npz, x=np.zeros((64, 5), np.float32))
         self.refused(1, "5", "4", "x")
         data(self.npz, x=np.zeros((64, 4), np.complex64))

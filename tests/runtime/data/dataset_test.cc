@@ -115,7 +115,8 @@ TEST(CheckFits, ListsEveryProblemWithBothSides) {
       "f32 without loss of meaning, convert and scale the array when writing it\n"
       "  'scalar': expected f32[?], got f32[]; a scalar has no batch axis\n"
       "  train.npz: expected one number of samples (first axis) in labels i64[4], "
-      "short f32[3]");
+      "short f32[3]\n"
+      "name the array of an input: --map \"label:ARRAY\"");
 }
 
 TEST(Dataset, SampleCounts) {
