@@ -47,6 +47,7 @@ class OptimizerBuilder {
     }
     step_ = b_.wrap(step_state(g_));
     lr_ = rules_.learning_rate(step_);
+    fill_buckets();
     scale_gradients();
     decide();
     guard_states();
@@ -54,7 +55,7 @@ class OptimizerBuilder {
     g_.add_update(step_.id(), (step_ + b_.cast(apply_, DType::kI64)).id());
     adapt_loss_scale();
     add_outputs();
-    ctx_.did = cat(spec_.name, ": ", slots_.size(), " parameters in ", buckets_, " buckets",
+    ctx_.did = cat(spec_.name, ": ", slots_.size(), " parameters in ", buckets_.size(), " buckets",
                    spec_.clip_norm > 0 ? ", clipped by global norm" : "");
   }
 
@@ -156,13 +157,32 @@ class OptimizerBuilder {
   // Whether the step counts: loss and gradients are finite, and there is a target.
   void decide() {
     tested_.insert(tested_.begin(), loss_);
-    if (ctx_.spec.skip_nonfinite) finite_ = b_.op("ortrain.AllFinite", tested_);
+    if (ctx_.spec.skip_nonfinite) test_finite();
     apply_ = finite_;
     if (may_be_empty_) {
       const Expr counted = b_.op("Greater", {weight_, b_.scalar(weight_.dtype(), 0)});
       apply_ = apply_ ? b_.op("And", {apply_, counted}) : counted;
     }
     if (!apply_) apply_ = b_.constant(HostTensor::scalar(true));
+  }
+
+  // A norm is finite where the gradients are. Without one they are tested themselves, each bucket
+  // as soon as it is made, while the caches hold it; the first update waits for the last of them.
+  void test_finite() {
+    if (norm_ || buckets_.empty()) {
+      finite_ = b_.op("ortrain.AllFinite", tested_);
+      return;
+    }
+    for (const std::vector<GradSlot>& bucket : buckets_) {
+      Builder b(g_,
+                cat(g_.value(bucket[0].param).name, bucket.size() > 1 ? "..." : "", "|optimizer"));
+      std::vector<Expr> all;
+      if (!finite_)
+        for (const Expr& x : tested_) all.push_back(b.wrap(x.id()));
+      for (const GradSlot& s : bucket) all.push_back(b.wrap(s.grad));
+      const Expr ok = b_.wrap(b.op("ortrain.AllFinite", all).id());
+      finite_ = finite_ ? b_.op("And", {finite_, ok}) : ok;  // in this order: earliest first
+    }
   }
 
   // Updates that other passes put here (running statistics) keep the old value on a skipped step.
@@ -201,26 +221,23 @@ class OptimizerBuilder {
     if (finite_) g_.add_output(finite_.id(), "finite");
   }
 
-  void update_parameters() {
-    std::vector<GradSlot> bucket;
+  void fill_buckets() {
     size_t bytes = 0;
     for (const GradSlot& s : slots_) {
       const size_t size = g_.tensor(s.param)->bytes();
-      if (!bucket.empty() &&
-          (bytes + size > kBucketBytes || !rules_.same_bucket(s.param, bucket[0].param))) {
-        update(bucket);
-        bucket.clear();
+      if (buckets_.empty() || bytes + size > kBucketBytes ||
+          !rules_.same_bucket(s.param, buckets_.back()[0].param)) {
+        buckets_.emplace_back();
         bytes = 0;
       }
-      bucket.push_back(s);
+      buckets_.back().push_back(s);
       bytes += size;
     }
-    if (!bucket.empty()) update(bucket);
   }
 
-  void update(const std::vector<GradSlot>& bucket) {
-    rules_.update({lr_, step_, apply_, clip_scale_}, bucket);
-    ++buckets_;
+  void update_parameters() {
+    for (const std::vector<GradSlot>& bucket : buckets_)
+      rules_.update({lr_, step_, apply_, clip_scale_}, bucket);
   }
 
   Graph& g_;
@@ -237,7 +254,7 @@ class OptimizerBuilder {
   bool may_be_empty_ = false;
   bool shares_ = false;  // each loss counts by its share of the window; sums are means
   size_t states_ = 0;    // updates that other passes made
-  int buckets_ = 0;
+  std::vector<std::vector<GradSlot>> buckets_;
 };
 
 }  // namespace

@@ -98,11 +98,19 @@ bool all_finite(const float* x, int64_t n) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  V bad = hn::Zero(d);  // x - x is 0 for finite x, else NaN
-  for (; i + lanes <= n; i += lanes) {
-    const V v = hn::LoadU(d, x + i);
-    bad = hn::Add(bad, hn::Sub(v, v));
+  V bad = hn::Zero(d), bad1 = bad, bad2 = bad, bad3 = bad;  // x - x is 0 for finite x, else NaN
+  const auto difference = [&](int64_t at) HWY_ATTR {
+    const V v = hn::LoadU(d, x + at);
+    return hn::Sub(v, v);
+  };
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    bad = hn::Add(bad, difference(i));
+    bad1 = hn::Add(bad1, difference(i + lanes));
+    bad2 = hn::Add(bad2, difference(i + 2 * lanes));
+    bad3 = hn::Add(bad3, difference(i + 3 * lanes));
   }
+  for (; i + lanes <= n; i += lanes) bad = hn::Add(bad, difference(i));
+  bad = hn::Add(hn::Add(bad, bad1), hn::Add(bad2, bad3));
   bool finite = hn::AllTrue(d, hn::Eq(bad, hn::Zero(d)));
   for (; i < n; ++i) finite &= std::isfinite(x[i]);
   return finite;
