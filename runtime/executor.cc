@@ -15,30 +15,6 @@ namespace ortrain {
 namespace {
 using Clock = std::chrono::steady_clock;
 
-struct NonFinite {
-  int64_t nan = 0, infinite = 0, first = -1;
-};
-
-NonFinite count_non_finite(DType dtype, int64_t count, const void* data) {
-  NonFinite r;
-  if (!is_float(dtype)) return r;
-  dispatch(dtype, [&]<class T>() {
-    if constexpr (!std::is_integral_v<T>) {
-      const T* x = static_cast<const T*>(data);
-      for (int64_t i = 0; i < count; ++i) {
-        const double v = static_cast<double>(static_cast<float>(x[i]));
-        const bool nan = std::isnan(v);
-        // A double beyond f32 is not infinite.
-        bool infinite = std::isinf(v);
-        if constexpr (std::is_same_v<T, double>) infinite = std::isinf(x[i]);
-        r.nan += nan;
-        r.infinite += infinite;
-        if ((nan || infinite) && r.first < 0) r.first = i;
-      }
-    }
-  });
-  return r;
-}
 }  // namespace
 
 Executor::Executor(const Plan& plan, const Arena& arena) : plan_(plan), arena_(arena) {
@@ -128,31 +104,17 @@ void Executor::set_profile(bool on) {
   if (on && step_ms_.empty()) step_ms_.assign(calls_.size(), 0);
 }
 
-std::optional<std::string> Executor::trace(std::span<const void* const> inputs) {
+bool Executor::run(std::span<const void* const> inputs, StepHook& hook) {
   bind(inputs);
-  std::string first_nan, first_infinite;
   for (size_t i = 0; i < calls_.size(); ++i) {
+    if (!hook.before(i, calls_[i].args)) continue;
     calls_[i].kernel->run(calls_[i].args);
     if (fault_.raised.load(std::memory_order_relaxed)) raise(i);
-    const PlanStep& s = plan_.steps[i];
-    for (size_t o = 0; o < s.out.size() && first_nan.empty(); ++o) {
-      const PlanTensor& t = s.out[o];
-      if (!calls_[i].args.out[o]) continue;
-      const int64_t count = element_count(t.dims);
-      const NonFinite r = count_non_finite(t.dtype, count, calls_[i].args.out[o]);
-      if (r.first < 0) continue;
-      std::string& text = r.nan ? first_nan : first_infinite;
-      if (text.empty())
-        text = cat(s.node, " (kernel ", s.chosen, ") output ", o, ": ", r.nan, " NaN and ",
-                   r.infinite, " infinite of ", count, " values, the first at ", r.first);
-    }
+    if (!hook.after(i, calls_[i].args)) return false;
   }
+  if (!hook.finish()) return false;
   finish();
-  if (!first_nan.empty() && !first_infinite.empty())
-    return cat(first_nan, "; infinities came first in ", first_infinite);
-  if (!first_nan.empty()) return first_nan;
-  if (!first_infinite.empty()) return first_infinite;
-  return std::nullopt;
+  return true;
 }
 
 std::string profile_text(const Executor& executor, int slowest) {

@@ -15,6 +15,15 @@
 
 namespace ortrain {
 
+// Sees a run step by step. Arguments are those of the kernel; outputs may lie on inputs.
+class StepHook {
+ public:
+  virtual ~StepHook() = default;
+  virtual bool before(size_t /*step*/, const KernelArgs&) { return true; }  // false: left out
+  virtual bool after(size_t /*step*/, const KernelArgs&) { return true; }   // false: the end
+  virtual bool finish() { return false; }  // whether states take their new values by copies, too
+};
+
 class Executor {
  public:
   Executor(const Plan& plan, const Arena& arena);
@@ -35,10 +44,8 @@ class Executor {
   int profiled_runs() const { return profiled_runs_; }
   const std::vector<double>& step_ms() const { return step_ms_; }  // per plan step, summed
 
-  // Runs once, checking every float output; describes the first step that made a NaN (or, when
-  // there is none, an infinity): node, output, counts. Nothing when all is finite. States are
-  // updated as in run().
-  std::optional<std::string> trace(std::span<const void* const> inputs);
+  // Runs once under the eyes of `hook`; false where it ended the run.
+  bool run(std::span<const void* const> inputs, StepHook& hook);
 
  private:
   struct Call {

@@ -40,8 +40,13 @@ const std::vector<const void*>& Program::place(const std::vector<const void*>& a
   return pointers_;
 }
 void Program::run(const std::vector<const void*>& arrays) { executor_->run(place(arrays)); }
-std::optional<std::string> Program::trace(const std::vector<const void*>& arrays) {
-  return executor_->trace(place(arrays));
+std::optional<BadNode> Program::find_bad_node(const ParamStore& store,
+                                              const std::vector<const void*>& arrays,
+                                              bool scaled_loss) {
+  return ortrain::find_bad_node(*executor_, &store, place(arrays), scaled_loss);
+}
+bool Program::run(const std::vector<const void*>& arrays, StepHook& hook) {
+  return executor_->run(place(arrays), hook);
 }
 
 // --- data and graph ---

@@ -14,6 +14,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/executor.h"
 #include "runtime/metrics.h"
+#include "runtime/nan_search.h"
 
 namespace ortrain {
 
@@ -34,7 +35,9 @@ class Program {
   std::vector<data::ArraySpec> arrays() const;
   // Runs on one array per entry of arrays().
   void run(const std::vector<const void*>& arrays);
-  std::optional<std::string> trace(const std::vector<const void*>& arrays);
+  std::optional<BadNode> find_bad_node(const ParamStore& store,
+                                       const std::vector<const void*>& arrays, bool scaled_loss);
+  bool run(const std::vector<const void*>& arrays, StepHook& hook);
 
  private:
   const std::vector<const void*>& place(const std::vector<const void*>& arrays);

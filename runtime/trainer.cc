@@ -187,21 +187,6 @@ std::string Trainer::save(Observer& observer) {
   return last_checkpoint_;
 }
 
-void Trainer::stop_at_nan(double loss, Program& program) {
-  const std::optional<std::string> bad = program.trace(arrays_);
-  const bool scaled = spec_.loss_scale.kind != LossScaleSpec::Kind::kOff;
-  fail(ErrorCode::kNumeric, "the ",
-       std::isnan(loss)       ? "loss is NaN"
-       : !std::isfinite(loss) ? "loss is infinite"
-                              : "gradients are not finite, though the loss is,",
-       " at step ", run_.step + 1,
-       ". First bad values: ", bad ? *bad : std::string("not found again"),
-       ". The parameters are as after step ", run_.step,
-       last_checkpoint_.empty() ? std::string() : "; the last checkpoint is " + last_checkpoint_,
-       ". A smaller --lr", scaled ? ", --loss-scale" : "",
-       " or --clip-norm may help; --on-nan skip leaves such batches out");
-}
-
 // Whether the scale of this step can still fall: then values that are not finite are its fault.
 bool Trainer::overflow_is_normal() const {
   if (spec_.loss_scale.kind != LossScaleSpec::Kind::kDynamic) return false;
@@ -226,7 +211,7 @@ Program& Trainer::run_window(data::Loader& loader, data::Loader* labels, StepInf
     info.samples += batch->count;
     if (m + 1 == w.count || !stops) continue;
     const double loss = program->executor().output(0).as_double(0);
-    if (!std::isfinite(loss)) stop_at_nan(loss, *program);
+    if (!std::isfinite(loss)) stop_at_nan(loss);
   }
   return *program;
 }
@@ -258,7 +243,7 @@ void Trainer::judge(Program& program, StepInfo& info) {
   }
   const bool normal = spec_.loss_scale.kind == LossScaleSpec::Kind::kDynamic &&
                       info.loss_scale > spec_.loss_scale.min;
-  if (!normal && !options_.skip_bad_steps) stop_at_nan(info.loss, program);
+  if (!normal && !options_.skip_bad_steps) stop_at_nan(info.loss);
   ++run_.skipped;
   if (++skipped_in_a_row_ == kSkipLimit)
     fail(ErrorCode::kNumeric, "the loss or its gradients were not finite in ", kSkipLimit,

@@ -137,7 +137,9 @@ class Trainer {
   void judge(Program& program, StepInfo& info);
   bool overflow_is_normal() const;
   std::string save(Observer& observer);
-  [[noreturn]] void stop_at_nan(double loss, Program& program);
+  [[noreturn]] void stop_at_nan(double loss);  // trainer_nan.cc, with the next
+  std::optional<BadNode> search_window(const Programs& programs);
+  std::optional<BadNode> search_unfused();
 
   const Graph& source_;
   const data::Dataset &train_, *eval_;
