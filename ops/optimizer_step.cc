@@ -3,7 +3,8 @@
 //
 // Formulas are torch.optim's; Lion's are those of Chen et al. 2023. Inputs, outputs and the
 // attributes that all share: ops/common/update_groups.h. Work is split over the total of all
-// tensors of a node. Meant to run in place; else it copies.
+// tensors of a node. Meant to run in place; else it copies. Rows of a table that were not touched
+// have gradient 0 like any other (moments decay); a step of 0 in place is not made at all.
 #include <cmath>
 
 #include "graph/error.h"
@@ -69,7 +70,14 @@ void run_update(const Update& u, const UpdateGroups& groups, int threads, const 
         step.keep = 1 - lr * groups.factor[i] * groups.decay[i];
       else
         step.l2 = groups.decay[i];
-      update_step(step, groups.memory<T>(args, i, first), n);
+      if (groups.slots[i] == 0) return update_step(step, groups.memory<T>(args, i, first), n);
+      const bool idle = all.rule == UpdateRule::kSgd && !all.momentum && step.l2 == 0 &&
+                        std::isfinite(all.scale) && std::isfinite(step.lr);
+      groups.each_touched<T>(args, i, first, n,
+                             [&](const UpdateMemory<T>& x, int64_t count, bool zero) {
+                               if (!(zero && idle && x.in[0] == x.out[0]))
+                                 update_step(step, x, count);
+                             });
     });
   });
 }
@@ -101,6 +109,18 @@ OpDef update_op(const char* name, Attrs attrs) {
     return a;
   };
   constexpr int outputs = per_group - 1;
+  // A dense group, then a table of six rows of which three are touched.
+  const auto touched = [&](bool apply) {
+    Attrs a = with({0.0, 0.1}, {0.5, 2.0}, 0);
+    a.set("touched", std::vector<int64_t>{1});
+    std::vector<ExampleInput> looked_up = group({6, 7});
+    looked_up[1] = f({4, 7});
+    Example e{.in = update_example(0.01, 3, apply, 0.5, {group({5}), looked_up}),
+              .attrs = a,
+              .outputs = 2 * outputs};
+    e.in.push_back(typed(DType::kI32, iconst({6}, {-1, 0, 1, -1, -1, 2})));
+    return e;
+  };
   return {
       .name = name,
       .inputs = {"lr", "step", "apply", "scale?", "xs*"},
@@ -126,7 +146,9 @@ OpDef update_op(const char* name, Attrs attrs) {
                     .outputs = 2 * outputs},
                    {.in = update_example(0.01, 3, false, 0, {group({5, 7})}),
                     .attrs = with({0.1}, {}, 0),
-                    .outputs = outputs}},
+                    .outputs = outputs},
+                   touched(true),
+                   touched(false)},
   };
 }
 

@@ -15,6 +15,7 @@
 #include "graph/op_def.h"
 #include "graph/passes/optimizer_rules.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/row_gradients.h"
 #include "graph/passes/window.h"
 #include "graph/trainable.h"
 
@@ -36,10 +37,14 @@ class OptimizerBuilder {
   void build() {
     take_gradients();
     states_ = g_.updates().size();
-    if (window_.phase != WindowSpec::Phase::kOnly) add_to_window();
+    if (window_.phase == WindowSpec::Phase::kOnly)
+      take_rows();
+    else
+      add_to_window();
     if (window_.phase == WindowSpec::Phase::kFirst || window_.phase == WindowSpec::Phase::kMiddle) {
       g_.clear_outputs();
       g_.add_output(loss_.id(), "loss");
+      g_.erase_dead();
       ctx_.did = cat(slots_.size(), " gradients ",
                      window_.phase == WindowSpec::Phase::kFirst ? "kept for" : "added to",
                      " the window's sums");
@@ -56,7 +61,9 @@ class OptimizerBuilder {
     adapt_loss_scale();
     add_outputs();
     ctx_.did = cat(spec_.name, ": ", slots_.size(), " parameters in ", buckets_.size(), " buckets",
-                   spec_.clip_norm > 0 ? ", clipped by global norm" : "");
+                   spec_.clip_norm > 0 ? ", clipped by global norm" : "",
+                   by_rows_ > 0 ? cat(", ", by_rows_, " by touched rows") : "");
+    g_.erase_dead();
   }
 
  private:
@@ -84,12 +91,24 @@ class OptimizerBuilder {
       ORTRAIN_CHECK(
           output < g_.outputs().size() && g_.output_names()[output] == "grad/" + g_.value(v).name,
           "autodiff left no gradient of " + g_.describe_value(v));
-      const ValueId grad = g_.outputs()[output++];
-      const NodeId n = g_.value(grad).producer;
+      const ValueId whole = g_.outputs()[output++], grad = merge_row_gradients(g_, whole);
+      const NodeId n = g_.value(whole).producer;
       slots_.push_back({v, grad, n == kNone ? 0 : position[static_cast<size_t>(n)]});
     }
     std::stable_sort(slots_.begin(), slots_.end(),
                      [](const GradSlot& a, const GradSlot& b) { return a.ready < b.ready; });
+  }
+
+  // Gradients of lookups alone go by touched rows where the update takes them.
+  void take_rows() {
+    for (GradSlot& s : slots_) {
+      if (!rules_.takes_rows(s.param)) continue;
+      if (const auto by_rows = row_gradient(g_, s.grad)) {
+        s.grad = by_rows->rows;
+        s.slots = by_rows->slots;
+        ++by_rows_;
+      }
+    }
   }
 
   // From here on loss, weight and gradients are those of the window so far; the loss is a sum.
@@ -138,7 +157,10 @@ class OptimizerBuilder {
     if (scale_) factor = factor ? factor / scale_ : 1 / scale_;
     if (spec_.clip_norm > 0 || scale_ || window_.accumulate > 1) {
       std::vector<Expr> grads;
-      for (const GradSlot& s : slots_) grads.push_back(b_.wrap(s.grad));
+      for (const GradSlot& s : slots_) {
+        grads.push_back(b_.wrap(s.grad));
+        if (s.slots != kNone) grads.push_back(b_.wrap(s.slots));
+      }
       norm_ = b_.op("ortrain.GlobalNorm", grads);
       tested_.push_back(norm_);
       if (factor) {
@@ -255,6 +277,7 @@ class OptimizerBuilder {
   bool shares_ = false;  // each loss counts by its share of the window; sums are means
   size_t states_ = 0;    // updates that other passes made
   std::vector<std::vector<GradSlot>> buckets_;
+  int by_rows_ = 0;
 };
 
 }  // namespace

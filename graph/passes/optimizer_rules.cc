@@ -145,6 +145,12 @@ bool OptimizerRules::same_bucket(ValueId a, ValueId b) const {
   return g_.value(a).dtype == g_.value(b).dtype && by_muon(a) == by_muon(b);
 }
 
+bool OptimizerRules::takes_rows(ValueId param) const {
+  if (spec_.name == "adafactor") return false;
+  return !std::binary_search(muon_.begin(), muon_.end(), param) &&
+         bucket_rule(spec_.name == "muon").rows;
+}
+
 ValueId OptimizerRules::state(ValueId param, const char* suffix, const Dims& dims, double fill) {
   const Value& p = g_.value(param);
   const std::string name = p.name + "/" + suffix;
@@ -199,6 +205,7 @@ OptimizerRules::BucketRule OptimizerRules::bucket_rule(bool by_adamw) const {
   r.attrs.set("eps", spec_.eps);
   if (name == "lamb") {
     r.op = "ortrain.Lamb";
+    r.rows = false;
     return r;
   }
   r.attrs.set("decoupled", int64_t{name == "adamw" || by_adamw});
@@ -215,6 +222,8 @@ void OptimizerRules::update_bucket(const UpdateInputs& in, const std::vector<Gra
   Builder b(g_, cat(g_.value(bucket[0].param).name, bucket.size() > 1 ? "..." : "", "|optimizer"));
   std::vector<Expr> inputs{in.lr, in.step, in.apply, in.scale};
   std::vector<double> decay, factor;
+  std::vector<int64_t> touched;  // groups by touched rows, and their slots
+  std::vector<Expr> slots;
   std::vector<ValueId> targets;  // what each output replaces
   for (const GradSlot& s : bucket) {
     inputs.push_back(b.wrap(s.param));
@@ -225,9 +234,15 @@ void OptimizerRules::update_bucket(const UpdateInputs& in, const std::vector<Gra
       targets.push_back(state(s.param, suffix, dims_of(g_, s.param), fill));
       inputs.push_back(b.wrap(targets.back()));
     }
+    if (s.slots != kNone) {
+      touched.push_back(static_cast<int64_t>(decay.size()));
+      slots.push_back(b.wrap(s.slots));
+    }
     decay.push_back(groups_.of(s.param).weight_decay);
     factor.push_back(groups_.of(s.param).lr_factor);
   }
+  inputs.insert(inputs.end(), slots.begin(), slots.end());
+  if (!touched.empty()) rule.attrs.set("touched", touched);
   rule.attrs.set("weight_decay", decay);
   if (groups_.own_rates()) rule.attrs.set("lr_factor", factor);
   if (spec_.clip_value > 0) rule.attrs.set("clip_value", spec_.clip_value);

@@ -20,6 +20,7 @@ namespace ortrain {
 struct GradSlot {
   ValueId param, grad;
   size_t ready = 0;
+  ValueId slots = kNone;  // else `grad` holds touched rows (row_gradients.h)
 };
 
 // What every update reads besides its tensors.
@@ -34,6 +35,8 @@ class OptimizerRules {
  public:
   OptimizerRules(Graph& g, PassContext& ctx);
   Expr learning_rate(Expr step) const;
+  // Whether the parameter's update reads a gradient by touched rows.
+  bool takes_rows(ValueId param) const;
   // Whether one update may hold both.
   bool same_bucket(ValueId a, ValueId b) const;
   // Adds the update nodes and state updates of a bucket.
@@ -45,6 +48,7 @@ class OptimizerRules {
     std::string op;
     std::vector<const char*> states;
     Attrs attrs;
+    bool rows = true;  // takes gradients by touched rows
   };
   BucketRule bucket_rule(bool by_adamw) const;
   void update_bucket(const UpdateInputs& in, const std::vector<GradSlot>& bucket, bool by_adamw);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "graph/op_def.h"
+#include "graph/passes/row_gradients.h"
 #include "graph/rewrite.h"
 #include "graph/trainable.h"
 
@@ -87,7 +88,7 @@ Expr gradient_seed(Builder& b, const StepSpec& spec) {
 Expr window_sum(Builder& b, const WindowSpec& w, Expr x, const std::string& name) {
   Graph& g = b.graph();
   const ValueId state = window_state(g, x.id(), name);
-  const Expr sum = w.phase == Phase::kFirst ? x : b.wrap(state) + x;
+  const Expr sum = w.phase == Phase::kFirst ? x : add_gradient(b.wrap(state), x);
   g.add_update(state, sum.id());
   return sum;
 }

@@ -146,7 +146,7 @@ HWY_INLINE void lion_of(const UpdateStep& s, const UpdateMemory<T>& x, int64_t n
     const auto way = hn::MulAdd(c.rest1, g, hn::Mul(c.beta1, m));
     const auto move = hn::IfThenElse(hn::Eq(way, zero), zero, hn::CopySign(c.lr, way));
     put(d, hn::MulAdd(c.rest2, g, hn::Mul(c.beta2, m)), x.out[1] + i, k);
-    put(d, hn::Sub(hn::Mul(p, c.keep), move), x.out[0] + i, k);
+    put(d, hn::MulSub(p, c.keep, move), x.out[0] + i, k);
   });
 }
 

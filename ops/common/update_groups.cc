@@ -23,7 +23,8 @@ double read_scalar(const void* p, DType dtype) {
 
 UpdateGroups::UpdateGroups(const KernelQuery& q, size_t per_group)
     : inputs(per_group), outputs(per_group - 1) {
-  count = (q.in.size() - kUpdateFixed) / inputs;
+  const std::vector<int64_t> touched = q.attrs.ints("touched");
+  count = (q.in.size() - kUpdateFixed - touched.size()) / inputs;
   dtype = q.in[kUpdateFixed].dtype;
   lr = q.in[0].dtype;
   if (q.has_in(3)) scale = q.in[3].dtype;
@@ -32,6 +33,14 @@ UpdateGroups::UpdateGroups(const KernelQuery& q, size_t per_group)
   factor = q.attrs.floats("lr_factor");
   factor.resize(count, 1);
   limit = q.attrs.f("clip_value", std::numeric_limits<double>::infinity());
+  slots.resize(count, 0);
+  inner.resize(count, 0);
+  for (size_t i = 0; i < touched.size(); ++i) {
+    const auto group = static_cast<size_t>(touched[i]);
+    slots[group] = kUpdateFixed + count * inputs + i;
+    const TensorDesc& p = q.in[kUpdateFixed + group * inputs];
+    inner[group] = p.count() / std::max<int64_t>(1, p.dims[0]);
+  }
   int64_t total = 0;
   for (size_t i = 0; i < count; ++i) {
     start.push_back(total);
@@ -61,17 +70,31 @@ void UpdateGroups::keep_all(const KernelArgs& args) const {
 }
 
 void infer_update_groups(InferCtx& c, int per_group) {
-  const int fixed = static_cast<int>(kUpdateFixed), n = c.input_count() - fixed;
+  const std::vector<int64_t> touched = c.attrs().ints("touched");
+  const int fixed = static_cast<int>(kUpdateFixed),
+            n = c.input_count() - fixed - static_cast<int>(touched.size());
   if (n < per_group || n % per_group != 0 || c.output_count() != n / per_group * (per_group - 1))
     c.fail(cat("expected groups of ", per_group, " inputs and ", per_group - 1, " outputs"));
   if (c.dtype(2) != DType::kBool || c.dtype(1) != DType::kI64)
     c.fail("step must be i64 and apply bool");
   for (int i = 0; i < n / per_group; ++i) {
     const int first = fixed + i * per_group;
-    for (int k = 0; k < per_group; ++k)
+    const auto at = std::find(touched.begin(), touched.end(), i);
+    const Shape table = c.shape(first);
+    for (int k = 0; k < per_group; ++k) {
+      Shape expected = table;
+      if (k == 1 && at != touched.end()) {
+        const int slots = fixed + n + static_cast<int>(at - touched.begin());
+        if (table.rank() < 1 || c.rank(first + 1) != table.rank() ||
+            c.dtype(slots) != DType::kI32 ||
+            prove_equal(c.shape(slots), Shape{table[0]}) == Tri::kNo)
+          c.fail(cat("group ", i, ": slots do not fit ", table.str()));
+        expected[0] = c.shape(first + 1)[0];
+      }
       if (c.dtype(first + k) != c.dtype(fixed) ||
-          prove_equal(c.shape(first + k), c.shape(first)) == Tri::kNo)
+          prove_equal(c.shape(first + k), expected) == Tri::kNo)
         c.fail(cat("group ", i, " mixes types or shapes"));
+    }
     for (int o = 0; o < per_group - 1; ++o)
       c.out(i * (per_group - 1) + o, c.dtype(first), c.shape(first));
   }

@@ -3,7 +3,9 @@
 //
 // `step` counts the updates applied before this one; with apply = false nothing changes, bit for
 // bit. Attributes of every update: weight_decay (one number per group), lr_factor (one per group,
-// default 1), clip_value (largest magnitude of a gradient after scaling; absent: none).
+// default 1), clip_value (largest magnitude of a gradient after scaling; absent: none), touched
+// (the groups whose gradient is given by touched rows: their slots follow the groups as inputs;
+// touched_rows.h).
 #pragma once
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "ops/common/optim_simd.h"
+#include "ops/common/touched_rows.h"
 #include "runtime/kernel.h"
 
 namespace ortrain::ops {
@@ -23,6 +26,8 @@ struct UpdateGroups {
   DType dtype = DType::kF32, lr = DType::kF64, scale = DType::kUndefined;
   std::vector<int64_t> start;  // of each group in the total, then the total
   std::vector<double> decay, factor;
+  std::vector<size_t> slots;   // per group: input that holds the slots, 0 for a dense gradient
+  std::vector<int64_t> inner;  // per group: numbers in a row
   double limit = 0;
   UpdateGroups(const KernelQuery& q, size_t per_group);
 
@@ -39,6 +44,22 @@ struct UpdateGroups {
       x.in[i] = args.x<T>(kUpdateFixed + group * inputs + i) + first;
     for (size_t i = 0; i < outputs; ++i) x.out[i] = args.y<T>(group * outputs + i) + first;
     return x;
+  }
+  // The same for a group of touched rows, in runs: f(memory, n, zero); `zero`: in[1] points to
+  // zeros.
+  template <class T, class F>
+  void each_touched(const KernelArgs& args, size_t group, int64_t first, int64_t n, F f) const {
+    constexpr int64_t kMost = 4096;
+    alignas(64) static const T zeros[kMost] = {};
+    each_run(args.x<int32_t>(slots[group]), args.x<T>(kUpdateFixed + group * inputs + 1),
+             inner[group], first, n, [&](const T* g, int64_t at, int64_t count) {
+               for (int64_t i = 0, step = 0; i < count; i += step) {
+                 step = g ? count : std::min(kMost, count - i);
+                 UpdateMemory<T> x = memory<T>(args, group, first + at + i);
+                 x.in[1] = g ? g : zeros;
+                 f(x, step, !g);
+               }
+             });
   }
   // f(group, first, n) over the elements [begin, end) of the total.
   template <class F>
