@@ -8,6 +8,7 @@
 #include <span>
 
 #include "ops/common/checks.h"
+#include "ops/common/half_product.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/reduce.h"
 #include "ops/common/ref.h"
@@ -144,6 +145,34 @@ std::string reject_grad_weight(const KernelQuery& q) {
   return q.has_out(0) ? onednn::reject_not_f32(q) : "only the bias gradient is wanted";
 }
 
+// --- 16-bit floats ------------------------------------------------------------------------------
+Kernel half_linear(const KernelQuery& q) {
+  HalfProduct p;
+  p.shape = {rows_of(q.in[0]), q.out[0].dims.back(), q.in[0].dims.back(), false, trans_b(q.attrs)};
+  p.bias = q.has_in(2) ? 2 : -1;
+  return half_product(q, p);
+}
+Kernel half_grad_input(const KernelQuery& q) {
+  HalfProduct p;
+  p.shape = {rows_of(q.in[0]), q.out[0].dims.back(), q.in[0].dims.back(), false, !trans_b(q.attrs)};
+  return half_product(q, p);
+}
+Kernel half_grad_weight(const KernelQuery& q) {
+  const int64_t rows = rows_of(q.in[0]), k = q.in[0].dims.back(), n = q.in[1].dims.back();
+  HalfProduct p;
+  p.sums = q.has_out(1) ? 1 : -1;
+  if (trans_b(q.attrs)) {  // dw[n, k] = dy^T x
+    p.shape = {n, k, rows, true, false};
+    p.a = 1, p.b = 0, p.sums_of_a = true;
+  } else {
+    p.shape = {k, n, rows, true, false};
+  }
+  return half_product(q, p);
+}
+std::string reject_half_grad_weight(const KernelQuery& q) {
+  return q.has_out(0) ? half_product_reject(q) : "only the bias gradient is wanted";
+}
+
 // 2 m n k; `big` holds m and one of n, k, the weight (gradient) `w` the whole n k.
 double flops_with(const Graph& g, ValueId rows, ValueId w) {
   const Shape& s = g.value(rows).shape;
@@ -166,7 +195,8 @@ OpDef linear_op() {
       .grad = {grad("x", grad_x), grad("w", grad_w), grad("b", grad_bias)},
       .precision = Precision::kAlways16,
       .flops = flops_xw,
-      .kernels = {{"cpu", "onednn", onednn::reject_not_f32, onednn_linear},
+      .kernels = {{"cpu", "half", half_product_reject, half_linear},
+                  {"cpu", "onednn", onednn::reject_not_f32, onednn_linear},
                   {"cpu", "ref", nullptr, ref_linear}},
       .examples = {{.in = {f({2, 3}), f({3, 4}), f({4})}},
                    {.in = {f({33, 65}), f({17, 65}), f({17})}, .attrs = kTransB},
@@ -184,7 +214,8 @@ OpDef linear_grad_input_op() {
       .infer = infer_grad_input,
       .precision = Precision::kAlways16,
       .flops = flops_xw,
-      .kernels = {{"cpu", "onednn", onednn::reject_not_f32, onednn_grad_input},
+      .kernels = {{"cpu", "half", half_product_reject, half_grad_input},
+                  {"cpu", "onednn", onednn::reject_not_f32, onednn_grad_input},
                   {"cpu", "ref", nullptr, ref_grad_input}},
       .examples = {{.in = {f({5, 4}), f({3, 4})}},
                    {.in = {f({2, 33, 17}), f({17, 65})}, .attrs = kTransB},
@@ -199,7 +230,8 @@ OpDef linear_grad_weight_op() {
       .infer = infer_grad_weight,
       .precision = Precision::kAlways16,
       .flops = flops_dw,
-      .kernels = {{"cpu", "onednn", reject_grad_weight, onednn_grad_weight},
+      .kernels = {{"cpu", "half", reject_half_grad_weight, half_grad_weight},
+                  {"cpu", "onednn", reject_grad_weight, onednn_grad_weight},
                   {"cpu", "ref", nullptr, ref_grad_weight}},
       .examples = {{.in = {f({5, 3}), f({5, 4})}, .outputs = 2},
                    {.in = {f({5, 3}), f({5, 4})}},

@@ -6,6 +6,7 @@
 // b with a batched a sums over the batch inside the product.
 #include <numeric>
 
+#include "ops/common/half_product.h"
 #include "ops/common/infer_shapes.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/ref.h"
@@ -157,6 +158,20 @@ Kernel prepare_onednn(const KernelQuery& q) {
   return std::move(program).finish();
 }
 
+std::string reject_half(const KernelQuery& q) {
+  if (std::string why = half_product_reject(q); !why.empty()) return why;
+  const Geometry g = geometry(q);
+  return element_count(g.batch_b) == 1 && (!g.ta || g.batch_count() == 1)
+             ? ""
+             : "takes a right side without batch axes";
+}
+Kernel prepare_half(const KernelQuery& q) {
+  const Geometry g = geometry(q);
+  HalfProduct p;
+  p.shape = {g.batch_count() * g.m, g.n, g.k, g.ta, g.tb};
+  return half_product(q, p);
+}
+
 std::string reject_onednn(const KernelQuery& q) {
   if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
   return geometry(q).batch.size() > 10 ? "more than 10 batch axes" : "";
@@ -179,7 +194,8 @@ OpDef matmul_op() {
       .precision = Precision::kAlways16,
       .pad = Pad::kZeroToZero,
       .flops = flops,
-      .kernels = {{"cpu", "onednn", reject_onednn, prepare_onednn},
+      .kernels = {{"cpu", "half", reject_half, prepare_half},
+                  {"cpu", "onednn", reject_onednn, prepare_onednn},
                   {"cpu", "ref", nullptr, prepare_ref}},
       .examples =
           {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/half.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
 
@@ -170,11 +171,50 @@ Kernel batch_norm_grad_ref(const KernelQuery& q) {
   return out;
 }
 
-// --- channels-last f32
+// --- channels-last f32 and 16-bit floats
 // ---------------------------------------------------------------------------- All arithmetic in
 // double: memory sets the pace, and the sign of a value near zero, which decides what a relu lets
-// through, comes out as the inputs determine it, the same forward and backward.
+// through, comes out as the inputs determine it, the same forward and backward. 16-bit numbers are
+// widened and rounded a tile at a time.
 namespace {
+
+constexpr int64_t kTile = 4096;  // numbers; a multiple of four rows where rows are short
+struct Tile {
+  alignas(64) float v[kTile];
+};
+
+// A tensor of f32 or 16-bit floats, seen as f32.
+struct Numbers {
+  void* p;
+  DType dtype;
+  bool half() const { return is_half(dtype); }
+  char* at(int64_t i) const {
+    return static_cast<char*>(p) + i * static_cast<int64_t>(size_of(dtype));
+  }
+  // n numbers from i on: in place, or in `tile`.
+  float* read(int64_t i, int64_t n, Tile& tile) const {
+    if (!p) return nullptr;
+    if (!half()) return static_cast<float*>(p) + i;
+    half_to_float(dtype, at(i), tile.v, n);
+    return tile.v;
+  }
+  float* place(int64_t i, Tile& tile) const {  // where n numbers to be written shall be
+    return !p ? nullptr : half() ? tile.v : static_cast<float*>(p) + i;
+  }
+  void write(int64_t i, int64_t n, const Tile& tile) const {
+    if (p && half()) float_to_half(dtype, tile.v, at(i), n);
+  }
+};
+Numbers numbers(const void* p, DType dtype) { return {const_cast<void*>(p), dtype}; }
+
+// Calls f(offset, rows) for pieces of `rows` rows that fit a tile; all at once where none is
+// needed.
+template <class F>
+void in_tiles(DType dtype, int64_t at, int64_t rows, int64_t c, F&& f) {
+  int64_t step = is_half(dtype) ? kTile / c : rows;
+  if (step >= 4 && step < rows) step -= step % 4;
+  for (int64_t r = 0; r < rows; r += step) f(at + r * c, std::min(step, rows - r));
+}
 
 // s[c] += sum of x - k, q[c] += sum of (x - k)^2 over `rows` rows.
 ORTRAIN_SIMD void sum_rows(const float* x, const double* k, int64_t rows, int64_t c, double* s,
@@ -336,12 +376,16 @@ void each_block(const Norm& b, const Folded& f, Block&& block) {
 
 }  // namespace
 
-// Everything f32, but the saved statistics, which are f64.
+// Data of one type, f32 or a 16-bit float; the saved statistics are f64.
 std::string batch_norm_reject(const KernelQuery& q) {
   if (!q.attrs.i("channels_last", 0) && q.in[0].rank() != 2) return "takes channels-last data";
-  if (q.in[0].dtype != DType::kF32) return "takes f32";
-  for (const TensorDesc& t : q.out)
-    if (t.present() && t.rank() > 1 && t.dtype != DType::kF32) return "takes f32";
+  const DType dtype = q.in[0].dtype;
+  if (dtype != DType::kF32 && !is_half(dtype)) return "takes f32";
+  for (const auto* list : {&q.in, &q.out})
+    for (const TensorDesc& t : *list)
+      if (t.present() && t.rank() > 1 && t.dtype != dtype) return "takes data of one type";
+  if (is_half(dtype) && Folded(norm_of(q, q.in[0].dims)).wide > kTile)
+    return "takes no more than 4096 channels of 16 bits";
   return q.in[0].count() == 0 ? "empty tensor" : "";
 }
 
@@ -350,38 +394,48 @@ Kernel batch_norm_nhwc(const KernelQuery& q) {
   b.residual = q.has_in(5);
   const Folded f(b);
   const Space space{f.wide, q.threads};
-  return {space.bytes(), [b, f, space, ch = Channel{q}](const KernelArgs& a) {
-            void* w = a.workspace;
-            const float* x = a.x<float>(0);
-            double *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
-            if (b.training) {
-              double* first = space.row(w, 3);  // what x is shifted by
-              std::copy(x, x + b.c, first);
-              repeat(first, b, f);
-              sum_blocks(b, f, space, w,
-                         [&](int64_t at, int64_t rows, int64_t channels, double* s, double* sq) {
-                           sum_rows(x + at, first, rows, channels, s, sq);
-                         });
-            }
-            const double *s = space.sums(w, 0), *sq = s + f.wide;
-            for (int64_t c = 0; c < b.c; ++c) {
-              double m = ch.in(a, 3, c), var = ch.in(a, 4, c);
-              if (b.training) {
-                const double n = static_cast<double>(b.rows), d = s[c] / n;
-                m = static_cast<double>(x[c]) + d;
-                var = std::max(0.0, sq[c] / n - d * d);
-              }
-              mean[c] = m;
-              scale[c] = ch.in(a, 1, c) * ch.statistics(a, b, c, m, var);
-              bias[c] = ch.in(a, 2, c);
-            }
-            for (double* p : {mean, scale, bias}) repeat(p, b, f);
-            each_block(b, f, [&](int64_t at, int64_t rows, int64_t channels) {
-              normalise(x + at, b.residual ? a.x<float>(5) + at : nullptr, a.y<float>(0) + at, mean,
-                        scale, bias, static_cast<float>(b.low), static_cast<float>(b.high), rows,
-                        channels);
-            });
-          }};
+  return {
+      space.bytes(), [b, f, space, ch = Channel{q}, dtype = q.in[0].dtype](const KernelArgs& a) {
+        void* w = a.workspace;
+        const Numbers x = numbers(a.in[0], dtype);
+        const Numbers z = numbers(b.residual ? a.in[5] : nullptr, dtype);
+        const Numbers y = numbers(a.out[0], dtype);
+        double *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
+        double* first = space.row(w, 3);  // what x is shifted by
+        if (b.training) {
+          for (int64_t c = 0; c < b.c; ++c) first[c] = get(x.p, dtype, c);
+          repeat(first, b, f);
+          sum_blocks(b, f, space, w,
+                     [&](int64_t from, int64_t all, int64_t channels, double* s, double* sq) {
+                       in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
+                         Tile tx;
+                         sum_rows(x.read(at, rows * channels, tx), first, rows, channels, s, sq);
+                       });
+                     });
+        }
+        const double *s = space.sums(w, 0), *sq = s + f.wide;
+        for (int64_t c = 0; c < b.c; ++c) {
+          double m = ch.in(a, 3, c), var = ch.in(a, 4, c);
+          if (b.training) {
+            const double n = static_cast<double>(b.rows), d = s[c] / n;
+            m = first[c] + d;
+            var = std::max(0.0, sq[c] / n - d * d);
+          }
+          mean[c] = m;
+          scale[c] = ch.in(a, 1, c) * ch.statistics(a, b, c, m, var);
+          bias[c] = ch.in(a, 2, c);
+        }
+        for (double* p : {mean, scale, bias}) repeat(p, b, f);
+        each_block(b, f, [&](int64_t from, int64_t all, int64_t channels) {
+          in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
+            Tile tx, tz;  // y lies in x's
+            const int64_t n = rows * channels;
+            normalise(x.read(at, n, tx), z.read(at, n, tz), y.place(at, tx), mean, scale, bias,
+                      static_cast<float>(b.low), static_cast<float>(b.high), rows, channels);
+            y.write(at, n, tx);
+          });
+        });
+      }};
 }
 
 Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
@@ -390,16 +444,16 @@ Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
   const Folded f(b);
   const Space space{f.wide, q.threads};
   const size_t own_dz = b.residual && !q.has_out(3) ? q.in[0].bytes() : 0;
-  return {space.bytes() + own_dz,
-          [b, f, space, own_dz, ch = Channel{q}, want_dx = q.has_out(0)](const KernelArgs& a) {
+  return {space.bytes() + own_dz, [b, f, space, own_dz, ch = Channel{q}, want_dx = q.has_out(0),
+                                   dtype = q.in[0].dtype](const KernelArgs& a) {
             void* w = a.workspace;
-            const float *dy = a.x<float>(0), *x = a.x<float>(1);
+            const Numbers dy = numbers(a.in[0], dtype), x = numbers(a.in[1], dtype);
+            const Numbers y = numbers(b.residual ? a.in[6] : nullptr, dtype);
+            const Numbers dx = numbers(a.out[0], dtype);
             double *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
             double *slope = space.row(w, 3), *shift = space.row(w, 4);
-            float* dz = nullptr;
-            if (b.residual)
-              dz = own_dz ? reinterpret_cast<float*>(static_cast<std::byte*>(w) + space.bytes())
-                          : a.y<float>(3);
+            Numbers dz = numbers(nullptr, dtype);  // what the relu lets through of dy: exact
+            if (b.residual) dz.p = own_dz ? static_cast<std::byte*>(w) + space.bytes() : a.out[3];
             const float low = static_cast<float>(b.low), high = static_cast<float>(b.high);
             for (int64_t c = 0; c < b.c; ++c) {
               mean[c] = ch.in(a, 3, c);
@@ -408,10 +462,15 @@ Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
             }
             for (double* p : {mean, scale, bias}) repeat(p, b, f);
             sum_blocks(b, f, space, w,
-                       [&](int64_t at, int64_t rows, int64_t channels, double* s, double* sq) {
-                         grad_sums(dy + at, x + at, b.residual ? a.x<float>(6) + at : nullptr,
-                                   b.residual ? dz + at : nullptr, mean, scale, bias, low, high,
-                                   rows, channels, s, sq);
+                       [&](int64_t from, int64_t all, int64_t channels, double* s, double* sq) {
+                         in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
+                           Tile tdy, tx, ty;  // dz lies in y's
+                           const int64_t n = rows * channels;
+                           grad_sums(dy.read(at, n, tdy), x.read(at, n, tx), y.read(at, n, ty),
+                                     dz.place(at, ty), mean, scale, bias, low, high, rows, channels,
+                                     s, sq);
+                           dz.write(at, n, ty);
+                         });
                        });
             const double n = static_cast<double>(b.rows);
             for (int64_t c = 0; c < b.c; ++c) {
@@ -425,10 +484,15 @@ Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
             if (!want_dx) return;
             for (double* p : {slope, shift}) repeat(p, b, f);
             constexpr float inf = std::numeric_limits<float>::infinity();
-            each_block(b, f, [&](int64_t at, int64_t rows, int64_t channels) {
-              grad_input((b.residual ? dz : dy) + at, x + at, a.y<float>(0) + at, mean, scale, bias,
-                         slope, shift, b.residual ? -inf : low, b.residual ? inf : high, rows,
-                         channels);
+            each_block(b, f, [&](int64_t from, int64_t all, int64_t channels) {
+              in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
+                Tile tg, tx;  // dx lies in x's
+                const int64_t n = rows * channels;
+                grad_input((b.residual ? dz : dy).read(at, n, tg), x.read(at, n, tx),
+                           dx.place(at, tx), mean, scale, bias, slope, shift,
+                           b.residual ? -inf : low, b.residual ? inf : high, rows, channels);
+                dx.write(at, n, tx);
+              });
             });
           }};
 }

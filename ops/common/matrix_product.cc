@@ -7,12 +7,14 @@ namespace ortrain::ops {
 
 void add_product(onednn::Program& program, const Product& p, const onednn::Slot& a,
                  const onednn::Slot& b, const onednn::Slot& c, int bias_index) {
-  using onednn::matrix;
+  const auto matrix = [&](int64_t rows, int64_t cols, bool trans) {
+    return onednn::matrix(rows, cols, trans, p.dtype);
+  };
   using onednn::Slot;
   const auto with = [](const Slot& s, const onednn::Md& md) { return Slot{s.where, s.index, md}; };
   if (!p.trans_a) {
     // weights[n, k] with op(b)[k, n]: stored [n, k] when trans_b.
-    const onednn::Md bias = bias_index < 0 ? onednn::Md() : onednn::dense({p.n});
+    const onednn::Md bias = bias_index < 0 ? onednn::Md() : onednn::dense({p.n}, p.dtype);
     const onednn::Primitive prim = onednn::inner_product(
         matrix(p.m, p.k, false), matrix(p.n, p.k, !p.trans_b), bias, matrix(p.m, p.n, false));
     std::vector<std::pair<int, Slot>> args = {{DNNL_ARG_SRC, with(a, prim.src)},

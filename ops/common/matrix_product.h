@@ -1,4 +1,4 @@
-// c[M,N] = op(a) op(b) (+ bias[N]) for 2-D f32 operands, as the fastest oneDNN primitive:
+// c[M,N] = op(a) op(b) (+ bias[N]) for 2-D operands, as the fastest oneDNN primitive:
 // inner_product (its backward-by-weights form for a transposed left side), matmul otherwise
 // (figures: docs/performance.md).
 #pragma once
@@ -10,6 +10,7 @@ namespace ortrain::ops {
 struct Product {
   int64_t m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false;  // stored as [k,m], [n,k]
+  DType dtype = DType::kF32;              // of both operands, bias and result; sums are f32
 };
 
 // Appends the product to the program. Slots' layouts are ignored: row-major as Product says.

@@ -86,23 +86,45 @@ Dims row_major_strides(const Dims& dims) {
   return s;
 }
 
-Md strided(const Dims& dims, const Dims& strides) {
-  return Md(dims, memory::data_type::f32, strides);
+namespace {
+memory::data_type type_of(DType d) {
+  return d == DType::kBF16  ? memory::data_type::bf16
+         : d == DType::kF16 ? memory::data_type::f16
+                            : memory::data_type::f32;
 }
-Md dense(const Dims& dims) { return strided(dims, row_major_strides(dims)); }
-Md any(const Dims& dims) { return Md(dims, memory::data_type::f32, memory::format_tag::any); }
+}  // namespace
 
-Md channels_last(const Dims& nhwc) {
+Md strided(const Dims& dims, const Dims& strides, DType dtype) {
+  return Md(dims, type_of(dtype), strides);
+}
+Md dense(const Dims& dims, DType dtype) { return strided(dims, row_major_strides(dims), dtype); }
+Md any(const Dims& dims, DType dtype) { return Md(dims, type_of(dtype), memory::format_tag::any); }
+
+bool has_matrix_units(DType dtype) {
+#if DNNL_VERSION_MAJOR < 3
+  return dtype == DType::kUndefined;  // none of its names for them is sure
+#else
+  const auto has = [](dnnl::cpu_isa isa) {
+    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & static_cast<unsigned>(isa)) ==
+           static_cast<unsigned>(isa);
+  };
+  return dtype == DType::kBF16  ? has(dnnl::cpu_isa::avx512_core_amx)
+         : dtype == DType::kF16 ? has(dnnl::cpu_isa::avx512_core_amx_fp16)
+                                : false;
+#endif
+}
+
+Md channels_last(const Dims& nhwc, DType dtype) {
   Dims dims = nhwc, strides = row_major_strides(nhwc);
   dims.insert(dims.begin() + 1, dims.back());
   dims.pop_back();
   strides.insert(strides.begin() + 1, strides.back());
   strides.pop_back();
-  return strided(dims, strides);
+  return strided(dims, strides, dtype);
 }
 
-Md matrix(int64_t rows, int64_t cols, bool trans) {
-  return strided({rows, cols}, trans ? Dims{1, rows} : Dims{cols, 1});
+Md matrix(int64_t rows, int64_t cols, bool trans, DType dtype) {
+  return strided({rows, cols}, trans ? Dims{1, rows} : Dims{cols, 1}, dtype);
 }
 
 // --- primitives ---------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 // The one adapter to oneDNN: memory layouts, primitives made at plan time, and Program, a short
 // list of primitives that becomes a Kernel.
 //
-// Written to the 3.x API; a shim in onednn.cc lets Debian 12's 2.6 compile too. f32 only. Scratch
-// memory is the caller's (Kernel::workspace). run() sets data handles and executes: no oneDNN
-// object is made after prepare(). Kernels of one process share the engine and the stream; the
-// OpenMP pool is the process's own, set to KernelQuery::threads. Refuses (by throwing dnnl::error
-// at plan time) what the library cannot do; reject functions ask first with `why_not`. No relu
-// post-ops: the library's relu turns NaN into 0, and a diverged step would look finite.
+// Written to the 3.x API; a shim in onednn.cc lets Debian 12's 2.6 compile too. f32, and 16-bit
+// floats where a layout says so (sums are f32). Scratch memory is the caller's (Kernel::workspace).
+// run() sets data handles and executes: no oneDNN object is made after prepare(). Kernels of one
+// process share the engine and the stream; the OpenMP pool is the process's own, set to
+// KernelQuery::threads. Refuses (by throwing dnnl::error at plan time) what the library cannot do;
+// reject functions ask first with `why_not`. No relu post-ops: the library's relu turns NaN into 0,
+// and a diverged step would look finite.
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -19,13 +20,18 @@ namespace ortrain::onednn {
 
 using Md = dnnl::memory::desc;
 
-Md dense(const Dims& dims);                         // row-major
-Md strided(const Dims& dims, const Dims& strides);  // in elements
-Md any(const Dims& dims);                           // the library chooses
+// f32, bf16 or f16.
+Md dense(const Dims& dims, DType dtype = DType::kF32);  // row-major
+Md strided(const Dims& dims, const Dims& strides,
+           DType dtype = DType::kF32);                // in elements
+Md any(const Dims& dims, DType dtype = DType::kF32);  // the library chooses
 // Row-major [..., C] seen as [N, C, spatial...]: the dims that oneDNN wants for channels-last data.
-Md channels_last(const Dims& nhwc);
+Md channels_last(const Dims& nhwc, DType dtype = DType::kF32);
 // w[rows, cols] of a matrix stored row-major, or its transpose (stored [cols, rows]) when `trans`.
-Md matrix(int64_t rows, int64_t cols, bool trans);
+Md matrix(int64_t rows, int64_t cols, bool trans, DType dtype = DType::kF32);
+// Whether the CPU has matrix units (AMX) for products of this 16-bit type, and the library uses
+// them.
+bool has_matrix_units(DType dtype);
 Dims row_major_strides(const Dims& dims);
 
 // A primitive and the layouts it wants. For backward primitives `src`, `weights`, `bias`, `dst` are

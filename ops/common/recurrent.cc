@@ -4,6 +4,8 @@
 
 #include <strings.h>
 
+#include "graph/half.h"
+
 namespace ortrain::ops {
 namespace {
 
@@ -76,7 +78,18 @@ void move_elements(const Move& m, const From* from, To* to, bool inward) {
     }
   }
 }
-void move_array(const Move& m, const void* from, void* to, bool inward) {
+constexpr int64_t kGrain = 32768;  // numbers per thread
+
+void move_array(const Move& m, const void* from, void* to, bool inward, int threads) {
+  if (is_half(m.outer) && m.inner == DType::kF32 && m.strides == row_major(m.dims))
+    return parallel_for(threads, m.count, kGrain, [&](int64_t begin, int64_t end) {
+      const auto half = [&](const void* p) { return static_cast<const uint16_t*>(p) + begin; };
+      if (inward)
+        half_to_float(m.outer, half(from), static_cast<float*>(to) + begin, end - begin);
+      else
+        float_to_half(m.outer, static_cast<const float*>(from) + begin,
+                      const_cast<uint16_t*>(half(to)), end - begin);
+    });
   dispatch_float(m.outer, [&]<class Outer>() {
     const auto with = [&]<class Inner>() {
       if (inward)
@@ -199,8 +212,9 @@ Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const
   for (const std::vector<Move>* list : {&into, &back})
     for (const Move& m : *list)
       cut.take<std::byte>(m.count * static_cast<int64_t>(size_of(m.inner)));
-  return {cut.used, [into = std::move(into), back = std::move(back), kernel = std::move(kernel),
-                     inputs = q.in.size(), outputs = q.out.size()](const KernelArgs& a) {
+  return {cut.used,
+          [into = std::move(into), back = std::move(back), kernel = std::move(kernel),
+           inputs = q.in.size(), outputs = q.out.size(), threads = q.threads](const KernelArgs& a) {
             const void* in[14] = {};
             void* out[7] = {};
             std::copy_n(a.in, std::min<size_t>(inputs, 14), in);
@@ -212,7 +226,7 @@ Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const
             };
             for (const Move& m : into) {
               void* to = room(m);
-              move_array(m, a.in[m.index], to, true);
+              move_array(m, a.in[m.index], to, true, threads);
               in[m.index] = to;
             }
             for (const Move& m : back) {
@@ -221,7 +235,7 @@ Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const
             }
             kernel.run({in, out, workspace, a.fault});
             for (const Move& m : back)
-              if (a.out[m.index]) move_array(m, out[m.index], a.out[m.index], false);
+              if (a.out[m.index]) move_array(m, out[m.index], a.out[m.index], false, threads);
           }};
 }
 
