@@ -12,6 +12,25 @@
 #include "runtime/data/safetensors.h"
 
 namespace ortrain::cli {
+namespace {
+
+// Parameters of the file whose values in a checkpoint are others: what a run with adapters trained
+// beside them.
+std::vector<std::string> moved_parameters(const Graph& g, const FindTensor& find) {
+  std::vector<std::string> names;
+  for (ValueId v : g.sources(Source::kParam)) {
+    const HostTensor *was = g.tensor(v), *now = find(g.value(v).name);
+    if (!now || now->count() != was->count()) continue;
+    for (int64_t i = 0; i < now->count(); ++i)
+      if (now->as_double(i) != was->as_double(i)) {
+        names.push_back(g.value(v).name);
+        break;
+      }
+  }
+  return names;
+}
+
+}  // namespace
 
 int run_export(Context& c) {
   namespace fs = std::filesystem;
@@ -43,7 +62,8 @@ int run_export(Context& c) {
   if (const auto it = state.extra.find("lora"); it != state.extra.end()) {
     const LoraExport lora(c, parse_lora(it->second), c.config.text("lora-export"));
     const std::string apart =
-        lora.write((fs::path(out).parent_path() / "adapters").string(), find, {});
+        lora.write((fs::path(out).parent_path() / "adapters").string(), find,
+                   moved_parameters(c.file->graph(), find));
     if (!apart.empty()) std::printf("adapters: %s\n", apart.c_str());
     for (auto& [name, t] : lora.merged(find)) values[name] = t.clone();
     std::erase_if(values, [](const auto& v) { return is_lora_name(v.first); });

@@ -32,7 +32,7 @@ class Lora(unittest.TestCase):
 
     def train(self, case, out, precision="fp64", export=None, steps=None, extra=()):
         g = self.golden
-        export = export or ("adapters" if case["name"] == "int8" else "both")
+        export = export or ("adapters" if case["name"].startswith("int") else "both")
         return ortrain(os.path.join(GOLDEN, case["model"]), "--data", self.data, "--out", out, "--optimizer", "adamw",
                        "--lr", g["lr"], "--seed", g["seed"], "--batch-size", g["batch"], "--steps", steps or g["steps"],
                        "--shuffle", "none", "--precision", precision, "--lora-export", export, *case["flags"], *extra)
@@ -76,10 +76,13 @@ class Lora(unittest.TestCase):
 
     def test_adapters_leave_the_model(self):
         with tempfile.TemporaryDirectory() as out:
-            self.train(self.cases["int8"], out)
-            before, after = weights(os.path.join(GOLDEN, "lora_int8.onnx")), weights(os.path.join(out, "model.onnx"))
-            for weight in before:
-                np.testing.assert_array_equal(before[weight], after[weight])
+            for name in ("int8", "int4"):
+                case = self.cases[name]
+                self.train(case, os.path.join(out, name))
+                before, after = weights(os.path.join(GOLDEN, case["model"])), weights(os.path.join(out, name, "model.onnx"))
+                for weight in before:
+                    moved = not np.array_equal(before[weight], after[weight])
+                    self.assertEqual(moved, weight in case["trained"], weight)
 
     def test_resume_and_export(self):
         case = self.cases["all"]
@@ -96,6 +99,17 @@ class Lora(unittest.TestCase):
             for name, value in weights(again).items():
                 np.testing.assert_array_equal(value, y[name])
 
+    def test_the_exported_adapters_are_those_of_the_run(self):
+        case = self.cases["int4"]  # head.bias trains beside its adapters
+        with tempfile.TemporaryDirectory() as out:
+            self.train(case, out, "fp32")
+            want = load_file(os.path.join(out, "adapters", "adapter_model.safetensors"))
+            ortrain("export", os.path.join(GOLDEN, case["model"]), "--run", out, "--out", os.path.join(out, "again", "m.onnx"))
+            got = load_file(os.path.join(out, "again", "adapters", "adapter_model.safetensors"))
+            self.assertEqual(got.keys(), want.keys())
+            for name in want:
+                np.testing.assert_array_equal(got[name], want[name])
+
     def test_dropout_of_adapters(self):
         case = dict(self.cases["all"], flags=["--lora", "r=2,dropout=0.3"])
         with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
@@ -111,6 +125,7 @@ class Lora(unittest.TestCase):
                                             "--out", "/nonexistent/run", *flags, code=None)
         for model, flags, said in (
                 ("lora_int8.onnx", ["--lora", "r=2"], "cannot be merged into them: 'fc2.weight'"),
+                ("lora_int4.onnx", ["--lora", "r=2"], "cannot be merged into them: 'fc2.weight'"),
                 ("lora.onnx", ["--lora", "r=2,targets=nothing"], "no matching 2-D weight"),
                 ("lora.onnx", ["--lora", "alpha=2"], "gives no rank"),
                 ("lora.onnx", ["--lora", "r=0"], "expected a number from 1"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes lora.onnx, lora_int8.onnx, train.npz and lora.json: a small net with its weights in the three
-layouts that files have, and what PyTorch computes in float64 when only LoRA adapters (PEFT's formula)
+"""Writes lora.onnx, lora_int8.onnx, lora_int4.onnx, train.npz and lora.json: a small net with its weights in
+the three layouts that files have, its middle one also as int8 behind DequantizeLinear and as int4 in
+MatMulNBits (a frozen quantised base, as QLoRA has), and what PyTorch computes in float64 when only LoRA adapters (PEFT's formula)
 and what --train names are trained. A starts as graph/passes/lora.cc documents it, B at zero.
 Needs torch, numpy, onnx; tests/checks/lora.py only reads the files.
 
@@ -23,7 +24,12 @@ rng = np.random.default_rng(21)
 SHAPES = {"fc1.weight": (8, 16), "fc1.bias": (16,), "fc2.weight": (16, 16), "head.weight": (4, 16), "head.bias": (4,)}
 PARAMS = {k: (rng.standard_normal(s) * 0.4).astype(np.float32) for k, s in SHAPES.items()}
 SCALE = np.float32(0.01)
+# int4: one scale for each row's 16 inputs, zero point 8, the first code of a byte in its low bits.
+SCALES4 = (np.abs(PARAMS["fc2.weight"]).max(1) / 7).astype(np.float32)
+CODES4 = np.clip(np.round(PARAMS["fc2.weight"] / SCALES4[:, None]) + 8, 0, 15).astype(np.uint8)
+WEIGHTS = {"int8": None, "int4": (CODES4.astype(np.float32) - 8) * SCALES4[:, None]}
 CODES = np.clip(np.round(PARAMS["fc2.weight"] / SCALE), -127, 127).astype(np.int8)
+WEIGHTS["int8"] = CODES.astype(np.float32) * SCALE
 
 
 def mix(z):
@@ -52,16 +58,25 @@ def model(path, integers):
     nodes = [node("MatMul", ["x", "fc1.weight"], ["m1"], "fc1"), node("Add", ["m1", "fc1.bias"], ["a1"]),
              node("Tanh", ["a1"], ["h1"])]
     inits = [numpy_helper.from_array(v, k) for k, v in PARAMS.items() if not (integers and k == "fc2.weight")]
-    if integers:
+    if integers == "int4":
+        packed = (CODES4[:, ::2] | CODES4[:, 1::2] << 4).reshape(16, 1, 8)
+        inits += [numpy_helper.from_array(packed, "fc2.weight"), numpy_helper.from_array(SCALES4, "fc2.scales")]
+    elif integers:
         inits += [numpy_helper.from_array(CODES, "fc2.weight"), numpy_helper.from_array(SCALE, "fc2.scale")]
         nodes.append(node("DequantizeLinear", ["fc2.weight", "fc2.scale"], ["fc2_float"], "fc2_dequantize"))
-    nodes += [node("Transpose", ["fc2_float" if integers else "fc2.weight"], ["fc2_t"], perm=[1, 0]),
-              node("MatMul", ["h1", "fc2_t"], ["h2"], "fc2"), node("Relu", ["h2"], ["r2"]),
+    if integers == "int4":
+        nodes.append(node("MatMulNBits", ["h1", "fc2.weight", "fc2.scales"], ["h2"], "fc2", domain="com.microsoft",
+                          K=16, N=16, bits=4, block_size=16))
+    else:
+        nodes += [node("Transpose", ["fc2_float" if integers else "fc2.weight"], ["fc2_t"], perm=[1, 0]),
+                  node("MatMul", ["h1", "fc2_t"], ["h2"], "fc2")]
+    nodes += [node("Relu", ["h2"], ["r2"]),
               node("ReduceMean", ["r2"], ["pooled"], axes=[1], keepdims=0),
               node("Gemm", ["pooled", "head.weight", "head.bias"], ["logits"], "head", transB=1)]
     f = lambda name, dims: helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
     m = helper.make_model(helper.make_graph(nodes, "lora", [f("x", ["n", 6, 8])], [f("logits", ["n", 4])], inits),
-                          opset_imports=[helper.make_opsetid("", 17)])
+                          opset_imports=[helper.make_opsetid("", 17)]
+                          + [helper.make_opsetid("com.microsoft", 1)] * (integers == "int4"))
     m.ir_version = 8
     onnx.checker.check_model(m)
     onnx.save(m, path)
@@ -80,10 +95,10 @@ def forward(p, adapters, scale, x):
     return linear("head", h, p["head.weight"], p["head.bias"])
 
 
-def train(d, names, rank, alpha, trained, integers=False):
+def train(d, names, rank, alpha, trained, integers=None):
     p = {k: torch.tensor(v, dtype=torch.float64) for k, v in PARAMS.items()}
     if integers:
-        p["fc2.weight"] = torch.tensor(CODES.astype(np.float32) * SCALE, dtype=torch.float64)
+        p["fc2.weight"] = torch.tensor(WEIGHTS[integers], dtype=torch.float64)
     for k in trained:
         p[k].requires_grad_()
     sizes = {"fc1": (8, 16), "fc2": (16, 16), "head": (16, 4)}
@@ -108,15 +123,18 @@ def train(d, names, rank, alpha, trained, integers=False):
 
 def main():
     d = data()
-    model(os.path.join(HERE, "lora.onnx"), False)
-    model(os.path.join(HERE, "lora_int8.onnx"), True)
+    model(os.path.join(HERE, "lora.onnx"), None)
+    model(os.path.join(HERE, "lora_int8.onnx"), "int8")
+    model(os.path.join(HERE, "lora_int4.onnx"), "int4")
     np.savez(os.path.join(HERE, "train.npz"), **d)
     cases = [
         {"name": "two_and_head", "model": "lora.onnx", "flags": ["--lora", "r=4,alpha=8,targets=fc1|fc2", "--train", "head"],
          **train(d, ["fc1", "fc2"], 4, 8, ["head.weight", "head.bias"])},
         {"name": "all", "model": "lora.onnx", "flags": ["--lora", "r=2"], **train(d, ["fc1", "fc2", "head"], 2, 2, [])},
         {"name": "int8", "model": "lora_int8.onnx", "flags": ["--lora", "r=3,alpha=6,targets=^fc2"],
-         **train(d, ["fc2"], 3, 6, [], integers=True)},
+         **train(d, ["fc2"], 3, 6, [], integers="int8")},
+        {"name": "int4", "model": "lora_int4.onnx", "flags": ["--lora", "r=3,alpha=6,targets=fc", "--train", "head.bias"],
+         **train(d, ["fc1", "fc2"], 3, 6, ["head.bias"], integers="int4")},
     ]
     with open(os.path.join(HERE, "lora.json"), "w") as f:
         json.dump({"batch": BATCH, "steps": STEPS, "lr": LR, "seed": SEED, "torch": torch.__version__, "cases": cases}, f)

@@ -89,7 +89,8 @@ def models(tmp):
     lora = lambda name, *flags: found.append(
         Model("lora/" + name, os.path.join(GOLDEN, "lora", name), os.path.join(GOLDEN, "lora", "train.npz"), 8, *flags))
     lora("lora.onnx", "--lora", "r=2,alpha=4,dropout=0.3", "--lora-export", "both")
-    lora("lora_int8.onnx", "--lora", "r=2,alpha=4", "--lora-export", "adapters")
+    for name in ("lora_int8.onnx", "lora_int4.onnx"):
+        lora(name, "--lora", "r=2,alpha=4", "--lora-export", "adapters")
     for file in sorted(glob.glob(os.path.join(GOLDEN, "fixed_batch", "[!r]*_b1_*.onnx"))):
         with np.load(os.path.join(GOLDEN, "fixed_batch", os.path.basename(file).split("_b1")[0] + ".npz")) as z:
             data = os.path.join(tmp, os.path.basename(file)[:-5] + ".npz")
