@@ -96,6 +96,38 @@ std::vector<std::string> gradient_problems(const Graph& g, ValueId loss,
   return problems;
 }
 
+std::vector<std::string> integers_between(const Graph& g, const std::vector<ValueId>& roots,
+                                          std::vector<ValueId>& params) {
+  PerValue<bool> reached(g, false);
+  for (ValueId v : roots) reached[v] = maybe_float(g.value(v));
+  const std::vector<NodeId> order = g.topo();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    const Node& n = g.node(*it);
+    bool any = false, floats = false;
+    for (ValueId v : n.outputs)
+      if (v != kNone && reached[v]) any = true, floats |= maybe_float(g.value(v));
+    for (size_t i = 0; any && i < n.inputs.size(); ++i) {
+      const ValueId v = n.inputs[i];
+      const Flow flow = gradient_flow(n, static_cast<int>(i));
+      if (v == kNone || flow == Flow::kStops) continue;
+      if (flow == Flow::kRefused || floats == maybe_float(g.value(v))) reached[v] = true;
+    }
+  }
+  PerValue<bool> path = reaches(g, roots);
+  std::erase_if(params, [&](ValueId v) { return path[v] || !reached[v]; });
+  std::vector<std::string> nodes;
+  PerValue<bool> behind = depends(g, params);
+  for (NodeId id : order) {
+    const Node& n = g.node(id);
+    if (n.outputs.empty() || n.outputs[0] == kNone || maybe_float(g.value(n.outputs[0]))) continue;
+    for (size_t i = 0; reached[n.outputs[0]] && i < n.inputs.size(); ++i)
+      if (n.inputs[i] != kNone && behind[n.inputs[i]] &&
+          gradient_flow(n, static_cast<int>(i)) == Flow::kRefused)
+        nodes.push_back(cat(g.describe(id), ": ", n.op->grad_rule(static_cast<int>(i))->why));
+  }
+  return nodes;
+}
+
 namespace {
 
 class Differentiator {

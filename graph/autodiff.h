@@ -25,6 +25,12 @@ PerValue<bool> depends(const Graph& g, const std::vector<ValueId>& sources);
 std::vector<std::string> gradient_problems(const Graph& g, ValueId loss,
                                            const std::vector<ValueId>& wanted);
 
+// Where integers stand between some of `params` and `roots`: a node that refuses the gradient gives
+// them, and what reads them refuses it too (a QuantizeLinear that no DequantizeLinear undoes). The
+// nodes, one line each with the reason; `params` keeps those that are behind them.
+std::vector<std::string> integers_between(const Graph& g, const std::vector<ValueId>& roots,
+                                          std::vector<ValueId>& params);
+
 // Adds nodes that compute d loss / d v for each wanted value and returns the gradients in the same
 // order (kNone: nothing flows there). The loss has one element. Each gradient has its value's shape
 // and dtype (I4). Nodes on the path that have only a decomposition are decomposed in place. Throws

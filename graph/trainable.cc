@@ -228,6 +228,19 @@ void decide_trainable(Graph& g, const std::vector<ValueId>& roots, PassContext& 
   PerValue<bool> path = reaches(g, roots);
   std::string insisted;
   bool train_used = false, freeze_used = false;
+  std::vector<ValueId> stopped;
+  for (ValueId v : g.sources(Source::kParam))
+    if (!path[v] && judge(g, v, spec, true, "").trainable) stopped.push_back(v);
+  if (const std::vector<std::string> nodes = integers_between(g, roots, stopped);
+      !stopped.empty() && !nodes.empty()) {
+    std::string text;
+    for (size_t i = 0; i < stopped.size() && i < 5; ++i)
+      text += cat(i ? ", " : "", "'", g.value(stopped[i]).name, "'");
+    text += cat(stopped.size() > 5 ? ", ..." : "", stopped.size() > 1 ? " are" : " is",
+                " not trained: no gradient comes through integers");
+    for (size_t i = 0; i < nodes.size() && i < 5; ++i) text += "\n  " + nodes[i];
+    ctx.messages.push_back(text);
+  }
   for (ValueId v : g.sources(Source::kParam)) {
     const std::string& name = g.value(v).name;
     const bool wanted = matches_any(spec.train, name), frozen = matches_any(spec.freeze, name);

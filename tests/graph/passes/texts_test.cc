@@ -1,9 +1,9 @@
 // Passes by example, text in and text out: the cases of texts/*.txt, with the real operators.
 //
 // A case: "==== what it shows", lines "passes: NAME, ..." and optionally "set: KEY=VALUE ...", the
-// graph, "---->", the graph after the passes. Expected graphs are written anew with
-// ORTRAIN_REGENERATE=1 and reviewed as a diff. That the numbers stay equal is held elsewhere
-// (tests/golden/passes).
+// graph, "---->", the graph after the passes and what they told ("says ..."). Expected graphs are
+// written anew with ORTRAIN_REGENERATE=1 and reviewed as a diff. That the numbers stay equal is
+// held elsewhere (tests/golden/passes).
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -121,8 +121,12 @@ std::string run(const Case& c) {
       pass->run(g, ctx);
       EXPECT_EQ(verify(g), "") << c.title;
     }
-    const std::string text = print_graph(g, true);
-    return print_graph(parse_graph(text, real_ops()), true);
+    std::string text = print_graph(parse_graph(print_graph(g, true), real_ops()), true);
+    for (std::string& said : messages) {
+      std::replace(said.begin(), said.end(), '\n', ';');
+      text += "says " + said + "\n";
+    }
+    return text;
   } catch (const Error& e) {
     return cat("error ", e.what(), "\n");
   }
