@@ -1,27 +1,21 @@
 // The trainable set: gradient paths, then what scalars and buffers look like, then the user's
-// regexes, which win. The only file of graph/ that includes <regex>.
+// regexes, which win.
 #include "graph/trainable.h"
 
 #include <algorithm>
-#include <regex>
 
 #include "graph/autodiff.h"
 #include "graph/error.h"
 #include "graph/lora.h"
+#include "graph/name_regex.h"
 #include "graph/op_def.h"
 #include "graph/rewrite.h"
 
 namespace ortrain {
 
 bool matches_any(const std::vector<std::string>& regexes, std::string_view name) {
-  for (const std::string& text : regexes) {
-    try {
-      if (std::regex_search(name.begin(), name.end(), std::regex(text))) return true;
-    } catch (const std::regex_error& e) {
-      fail(ErrorCode::kUsage, "'", text, "' is not a regular expression: ", e.what());
-    }
-  }
-  return false;
+  return std::any_of(regexes.begin(), regexes.end(),
+                     [&](const std::string& text) { return NameRegex(text).found_in(name); });
 }
 
 ValueId step_state(Graph& g) {
