@@ -26,8 +26,7 @@ enum class Mode : uint8_t {
 };
 
 struct LossSpec {
-  std::string kind = "auto";  // graph, cross_entropy, mse, l1, huber, smooth_l1, bce,
-                              // bce_with_logits, nll, kl_div, focal, dice, ctc
+  std::string kind = "auto";  // of loss_kinds() (passes/losses.h)
   std::string output;         // model output it applies to; "" = the first float one
   std::string label;          // name of the label array
   DType label_dtype = DType::kUndefined;

@@ -149,9 +149,9 @@ class LossBuilder {
     }
     const Expr positive = spec_.class_weights.empty() ? Expr() : positive_weight();
     if (const Expr loss = formula_loss(b_, spec_, used, output_, label_, positive)) return loss;
-    fail(ErrorCode::kUsage, "loss '", kind,
-         "' is unknown; there are graph, cross_entropy, mse, l1, huber, smooth_l1, bce, "
-         "bce_with_logits, nll, kl_div, focal, dice, ctc");
+    std::string all;
+    for (const char* k : loss_kinds()) all += cat(all.empty() ? "" : ", ", k);
+    fail(ErrorCode::kUsage, "loss '", kind, "' is unknown; there are ", all);
   }
 
   // Labels in the output's shape. Extents of 1 may be missing or extra: [B] for an output [B,1].
@@ -460,7 +460,7 @@ void pass_attach_loss(Graph& g, PassContext& ctx) {
       cat(ctx.did.empty() ? "" : "; ", trainable, " parameters (", elements, " numbers) train");
   if (gradients && trainable == 0)
     fail(ErrorCode::kUnsupported,
-         "nothing to train: no parameter reaches the loss; `ortrain "
+         "nothing to train: every parameter is frozen or does not reach the loss; `ortrain "
          "inspect` lists each tensor with the reason");
 }
 

@@ -72,6 +72,13 @@ Expr focal(Builder& b, Expr x, Expr y, double gamma) {
 
 }  // namespace
 
+const std::vector<const char*>& loss_kinds() {
+  static const std::vector<const char*> kinds = {
+      "auto", "graph",           "cross_entropy", "mse",    "l1",    "huber", "smooth_l1",
+      "bce",  "bce_with_logits", "nll",           "kl_div", "focal", "dice",  "ctc"};
+  return kinds;
+}
+
 Expr formula_loss(Builder& b, const LossSpec& spec, const std::string& kind, Expr x, Expr y,
                   Expr positive) {
   if (kind == "mse") return mean(b, (x - y) * (x - y));

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "graph/builder.h"
 #include "graph/pipeline.h"
 
 namespace ortrain {
+
+// What LossSpec::kind may be, "auto" first.
+const std::vector<const char*>& loss_kinds();
 
 // mse, l1, huber, smooth_l1, bce, bce_with_logits, kl_div, dice and (binary) focal of output x and
 // labels y, same shape and dtype. An empty Expr for any other kind. `positive` (bce kinds only, may

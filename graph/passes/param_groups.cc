@@ -73,6 +73,7 @@ ParamGroups::ParamGroups(const Graph& g, const OptimizerSpec& spec) {
   std::erase(no_decay, "norm_bias");
   std::vector<size_t> members(spec.groups.size(), 0);
   size_t others = 0;
+  std::vector<bool> no_decay_used(no_decay.size(), false);
   for (const auto& [v, info] : g.params) {
     if (!info.trainable) continue;
     const std::string& name = g.value(v).name;
@@ -92,9 +93,14 @@ ParamGroups::ParamGroups(const Graph& g, const OptimizerSpec& spec) {
     } else {
       ++others;
     }
-    if ((norm_bias && g.value(v).shape.rank() <= 1) || matches_any(no_decay, name))
-      s.weight_decay = 0;
+    if (norm_bias && g.value(v).shape.rank() <= 1) s.weight_decay = 0;
+    for (size_t k = 0; k < no_decay.size(); ++k)
+      if (matches_any({no_decay[k]}, name)) s.weight_decay = 0, no_decay_used[k] = true;
   }
+  for (size_t k = 0; k < no_decay.size(); ++k)
+    if (!no_decay_used[k])
+      fail(ErrorCode::kUsage, "--no-decay ", no_decay[k],
+           ": no trainable parameter has a name that matches");
   for (size_t i = 0; i < members.size(); ++i) {
     const ParamGroup& group = spec.groups[i];
     if (members[i] == 0)

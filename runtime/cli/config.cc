@@ -155,10 +155,16 @@ int64_t Config::integer(const std::string& key) const { return parsed<int64_t>(t
 double Config::number(const std::string& key) const { return parsed<double>(text(key)); }
 
 std::vector<std::string> Config::list(const std::string& key) const {
-  std::vector<std::string> out;
-  std::istringstream in(text(key));
-  for (std::string part; std::getline(in, part, ',');)
-    if (!part.empty()) out.push_back(part);
+  std::vector<std::string> out(1);
+  int inside = 0;  // brackets, of a regex
+  for (char c : text(key)) {
+    inside += c == '{' || c == '[' || c == '(' ? 1 : c == '}' || c == ']' || c == ')' ? -1 : 0;
+    if (c == ',' && inside <= 0)
+      out.emplace_back();
+    else
+      out.back() += c;
+  }
+  std::erase(out, "");
   return out;
 }
 

@@ -28,7 +28,8 @@ class Config {
   int64_t integer(const std::string& key) const;
   double number(const std::string& key) const;
   bool on(const std::string& key) const { return text(key) == "true"; }
-  std::vector<std::string> list(const std::string& key) const;  // comma separated
+  // Comma separated; commas inside brackets belong to the part (a{1,2}).
+  std::vector<std::string> list(const std::string& key) const;
   const std::string& origin(const std::string& key) const;
   bool is_default(const std::string& key) const { return origin(key) == "default"; }
 

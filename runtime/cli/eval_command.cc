@@ -1,5 +1,6 @@
 // `ortrain eval`: loss and metrics of a model over a data set; --json FILE or - writes them as
 // JSON.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,12 @@
 #include "runtime/evaluation.h"
 
 namespace ortrain::cli {
+namespace {
+bool labelled(const std::vector<Target>& targets, const data::Dataset& data) {
+  return std::all_of(targets.begin(), targets.end(),
+                     [&](const Target& t) { return t.label.empty() || data.has(t.label); });
+}
+}  // namespace
 
 int run_eval(Context& c) {
   const std::string& paths =
@@ -22,7 +29,9 @@ int run_eval(Context& c) {
   const EvalValues values = evaluation.values();
   if (!values.has_loss)
     fail(ErrorCode::kData, "nothing to evaluate: ", r.data().where(), " (", r.data().summary(),
-         ") has no labels; name them with --label");
+         ") ",
+         labelled(targets, r.data()) ? "has no label that counts: all are ignored or weigh nothing"
+                                     : "has no labels; name them with --label");
   if (c.config.has("json")) {
     nlohmann::ordered_json j{{"samples", r.data().samples()}, {"loss", values.loss}};
     for (const auto& [name, loss] : values.losses) j["loss/" + name] = loss;

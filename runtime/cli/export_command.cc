@@ -61,9 +61,8 @@ int run_export(Context& c) {
   };
   if (const auto it = state.extra.find("lora"); it != state.extra.end()) {
     const LoraExport lora(c, parse_lora(it->second), c.config.text("lora-export"));
-    const std::string apart =
-        lora.write((fs::path(out).parent_path() / "adapters").string(), find,
-                   moved_parameters(c.file->graph(), find));
+    const std::string apart = lora.write((fs::path(out).parent_path() / "adapters").string(), find,
+                                         moved_parameters(c.file->graph(), find));
     if (!apart.empty()) std::printf("adapters: %s\n", apart.c_str());
     for (auto& [name, t] : lora.merged(find)) values[name] = t.clone();
     std::erase_if(values, [](const auto& v) { return is_lora_name(v.first); });

@@ -2,16 +2,17 @@
 #include "runtime/cli/flags.h"
 
 #include <charconv>
-#include <cmath>
 
 #include "graph/error.h"
+#include "graph/passes/losses.h"
 #include "graph/spelling.h"
+#include "runtime/cli/words.h"
 
 namespace ortrain::cli {
 
 const std::vector<Flag>& flag_table() {
   using enum FlagType;
-  constexpr double kBig = 9e15;
+  constexpr double kBig = kNoBound;
   static const std::vector<Flag> table = {
       {"data", kPath, "", "Data",
        "training data: .npz, .npy, .safetensors, a folder of .npy or of pictures (class per "
@@ -50,16 +51,10 @@ const std::vector<Flag>& flag_table() {
        {"keep", "drop", "wrap"}},
       {"seed", kInt, "0", "Data", "seed of shuffling and dropout", 0, kBig},
 
-      {"loss",
-       kText,
-       "auto",
-       "Loss",
+      {"loss", kText, "auto", "Loss",
        "kind, or OUTPUT:KIND(LABEL)*FACTOR, several with commas; auto: the graph's scalar output, "
        "else by the label's type",
-       0,
-       0,
-       {"auto", "graph", "cross_entropy", "mse", "l1", "huber", "smooth_l1", "bce",
-        "bce_with_logits", "nll", "kl_div", "focal", "dice", "ctc"}},
+       0, 0, loss_kinds()},
       {"output", kText, "", "Loss",
        "model output the loss applies to (default: the first float one)"},
       {"class-weights", kText, "", "Loss",
@@ -333,35 +328,21 @@ const Flag* find_flag(const std::string& name) {
   return nullptr;
 }
 
-namespace {
-template <class T>
-bool parse(const std::string& text, T& v) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  return error == std::errc() && end == text.data() + text.size();
-}
-std::string show(double v) {
-  return v == std::floor(v) && std::fabs(v) < 1e15 ? std::to_string(static_cast<int64_t>(v))
-                                                   : std::to_string(v);
-}
-}  // namespace
-
-bool parse_number(const std::string& text, double& v) { return parse(text, v) && std::isfinite(v); }
-
 std::string check_value(const Flag& flag, const std::string& text) {
-  const auto range = [&](double v) -> std::string {
-    if (flag.low >= flag.high || (v >= flag.low && v <= flag.high)) return {};
-    return flag.high < 9e15
-               ? cat("expected a number from ", show(flag.low), " to ", show(flag.high))
-               : cat("expected a number of at least ", show(flag.low));
+  const Range range{.low = flag.low, .high = flag.high};
+  const auto in_range = [&](double v) {
+    return flag.low >= flag.high || holds(range, v) ? "" : "expected " + text_of(range);
   };
   switch (flag.type) {
     case FlagType::kInt: {
       int64_t v = 0;
-      return parse(text, v) ? range(static_cast<double>(v)) : "expected a whole number";
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+      const bool whole = error == std::errc() && end == text.data() + text.size();
+      return whole ? in_range(static_cast<double>(v)) : "expected a whole number";
     }
     case FlagType::kNumber: {
       double v = 0;
-      return parse_number(text, v) ? range(v) : "expected a number";
+      return parse_number(text, v) ? in_range(v) : "expected a number";
     }
     case FlagType::kSwitch:
       return text == "true" || text == "false" ? "" : "expected true or false";

@@ -31,9 +31,6 @@ const Flag* find_flag(const std::string& name);
 // Checks a value's text against the flag's type, range and choices; returns what is wrong, or "".
 std::string check_value(const Flag& flag, const std::string& text);
 
-// A whole text as a finite number, without blanks around it; false where it is none.
-bool parse_number(const std::string& text, double& v);
-
 // The nearest flag name within a sensible distance, or "".
 std::string nearest_flag(const std::string& name);
 

@@ -1,13 +1,12 @@
 // See lora.h.
 #include "runtime/cli/lora.h"
 
-#include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
 #include "runtime/cli/setup.h"
+#include "runtime/cli/words.h"
 #include "runtime/data/atomic_file.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/evaluate.h"
@@ -15,15 +14,6 @@
 namespace ortrain::cli {
 namespace fs = std::filesystem;
 namespace {
-
-double number(const std::string& key, const std::string& text, double low, double high) {
-  char* end = nullptr;
-  const double v = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != 0 || !(v >= low && v <= high))
-    fail(ErrorCode::kUsage, "--lora ", key, "=", text, ": expected a number from ", low, " to ",
-         high);
-  return v;
-}
 
 // [a, b] -> [b, a]
 HostTensor turned(const HostTensor& t) {
@@ -60,10 +50,15 @@ LoraSpec parse_lora(const std::string& text) {
     else
       fail(ErrorCode::kUsage, "--lora '", part, "': expected r=8,alpha=16,dropout=0,targets=REGEX");
   }
+  std::vector<std::string> seen;
   for (const auto& [key, value] : parts) {
-    if (key == "r") s.rank = static_cast<int64_t>(number(key, value, 1, 65536));
-    if (key == "alpha") s.alpha = number(key, value, 1e-9, 1e9);
-    if (key == "dropout") s.dropout = number(key, value, 0, 0.999);
+    give_once("--lora", key, seen);
+    const auto number = [&, k = key, v = value](const Range& range) {
+      return number_in("--lora " + k, v, range);
+    };
+    if (key == "r") s.rank = static_cast<int64_t>(number({.low = 1, .high = 65536, .whole = true}));
+    if (key == "alpha") s.alpha = number({.low = 1e-9, .high = 1e9});
+    if (key == "dropout") s.dropout = number({.low = 0, .high = 0.999});
     if (key == "targets") s.targets = {value};
   }
   if (s.rank == 0) fail(ErrorCode::kUsage, "--lora '", text, "' gives no rank: r=8");

@@ -2,18 +2,14 @@
 #include <cmath>
 
 #include "graph/error.h"
-#include "runtime/cli/flags.h"
 #include "runtime/cli/setup.h"
+#include "runtime/cli/words.h"
 
 namespace ortrain::cli {
 namespace {
 
 double number(const std::string& flag, const std::string& text) {
-  double v = 0;
-  if (!parse_number(text, v) || v <= 0 || v > 1e30)
-    fail(ErrorCode::kUsage, "--loss-scale ", flag, ": '", text,
-         "' is no number above 0, at most 1e30");
-  return v;
+  return number_in("--loss-scale " + flag, text, {.low = 0, .high = 1e30, .open = true});
 }
 
 }  // namespace
@@ -30,6 +26,7 @@ LossScaleSpec loss_scale_spec(const std::vector<std::string>& words, const std::
     s.kind = Kind::kDynamic;
   else if (kind != "off")
     s.kind = Kind::kStatic, s.init = number(flag, kind);
+  std::vector<std::string> seen;
   for (size_t i = 1; i < words.size(); ++i) {
     const size_t at = words[i].find('=');
     const std::string key = words[i].substr(0, at);
@@ -42,6 +39,7 @@ LossScaleSpec loss_scale_spec(const std::vector<std::string>& words, const std::
       fail(ErrorCode::kUsage, "--loss-scale ", flag,
            ": expected auto, off, a number, or dynamic and any of "
            "init=X,growth=X,interval=N,min=X,max=X");
+    give_once("--loss-scale " + flag, key, seen);
     const double v = number(flag, words[i].substr(at + 1));
     if (field)
       *field = v;
@@ -52,7 +50,9 @@ LossScaleSpec loss_scale_spec(const std::vector<std::string>& words, const std::
   }
   if (s.growth <= 1 || s.min > s.max)
     fail(ErrorCode::kUsage, "--loss-scale ", flag, ": growth must be above 1, min at most max");
-  s.init = s.kind == Kind::kDynamic ? std::min(std::max(s.init, s.min), s.max) : s.init;
+  if (s.kind == Kind::kDynamic && (s.init < s.min || s.init > s.max))
+    fail(ErrorCode::kUsage, "--loss-scale ", flag, ": init ", shown(s.init), " is not from min ",
+         shown(s.min), " to max ", shown(s.max));
   return s;
 }
 

@@ -2,43 +2,23 @@
 #include "runtime/cli/losses.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 
 #include "graph/error.h"
+#include "graph/passes/losses.h"
 #include "graph/spelling.h"
 #include "runtime/cli/flags.h"
+#include "runtime/cli/unused.h"
+#include "runtime/cli/words.h"
 
 namespace ortrain::cli {
 namespace {
 
-std::string trim(std::string s) {
-  const size_t begin = s.find_first_not_of(" \t"), end = s.find_last_not_of(" \t");
-  return begin == std::string::npos ? "" : s.substr(begin, end - begin + 1);
-}
-
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(at, begin), text.size());
-    parts.push_back(trim(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-double number(const std::string& text, const std::string& where) {
-  char* end = nullptr;
-  const double v = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != 0 || !std::isfinite(v) || v < 0)
-    fail(ErrorCode::kUsage, where, ": '", text, "' is no number of at least 0");
-  return v;
-}
+constexpr Range kFactor{.low = 0, .high = 1e30};
 
 void check_kind(const std::string& kind, const std::string& term) {
   std::vector<std::string> known;
   std::string all;
-  for (const char* k : find_flag("loss")->choices) {
+  for (const char* k : loss_kinds()) {
     if (kind == k) return;
     known.emplace_back(k);
     all += (all.empty() ? "" : ", ") + known.back();
@@ -54,21 +34,21 @@ LossSpec read_term(const std::string& term, LossSpec loss) {
   std::string rest = term;
   if (const size_t star = rest.rfind('*');
       star != std::string::npos && rest.find(')', star) == std::string::npos) {
-    loss.factor = number(trim(rest.substr(star + 1)), where);
-    rest = trim(rest.substr(0, star));
+    loss.factor = number_in(where, trimmed(rest.substr(star + 1)), kFactor);
+    rest = trimmed(rest.substr(0, star));
   }
   if (rest.ends_with(')')) {
     const size_t open = rest.find('(');
     if (open == std::string::npos) fail(ErrorCode::kUsage, where, ": ')' without '('");
-    loss.label = trim(rest.substr(open + 1, rest.size() - open - 2));
-    rest = trim(rest.substr(0, open));
+    loss.label = trimmed(rest.substr(open + 1, rest.size() - open - 2));
+    rest = trimmed(rest.substr(0, open));
   }
   if (const size_t colon = rest.rfind(':'); colon != std::string::npos) {
-    const std::string output = trim(rest.substr(0, colon));
+    const std::string output = trimmed(rest.substr(0, colon));
     if (!loss.output.empty() && loss.output != output)
       fail(ErrorCode::kUsage, where, " and --output ", loss.output, " name different outputs");
     loss.output = output;
-    rest = trim(rest.substr(colon + 1));
+    rest = trimmed(rest.substr(colon + 1));
   }
   loss.kind = rest;
   check_kind(loss.kind, term);
@@ -81,12 +61,12 @@ void read_weights(const std::string& text, std::vector<LossSpec>& losses) {
     loss.class_weights.clear();
     if (loss.balance) return;
     for (const std::string& v : split(values, ','))
-      loss.class_weights.push_back(number(v, "--class-weights"));
+      loss.class_weights.push_back(number_in("--class-weights", v, kFactor));
   };
   for (const std::string& part : split(text, ';')) {
     const size_t colon = part.rfind(':');
-    const std::string output = colon == std::string::npos ? "" : trim(part.substr(0, colon));
-    const std::string values = trim(colon == std::string::npos ? part : part.substr(colon + 1));
+    const std::string output = colon == std::string::npos ? "" : trimmed(part.substr(0, colon));
+    const std::string values = trimmed(colon == std::string::npos ? part : part.substr(colon + 1));
     if (output.empty() && losses.size() > 1 && values != "auto")
       fail(ErrorCode::kUsage, "--class-weights '", part,
            "': with several losses each list names its output, as in ", losses[0].output, ":",
@@ -127,6 +107,9 @@ void read_losses(const Config& k, StepSpec& s) {
         fail(ErrorCode::kUsage, "--loss names output '", loss.output, "' twice");
   }
   if (k.has("class-weights")) read_weights(k.text("class-weights"), losses);
+  std::vector<std::string> kinds;
+  for (const LossSpec& loss : losses) kinds.push_back(loss.kind);
+  refuse_unused_loss_flags(k, kinds);
   s.loss = losses[0];
   s.more_losses.assign(losses.begin() + 1, losses.end());
 }

@@ -2,21 +2,15 @@
 #include "runtime/cli/optimizer_flags.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <functional>
 #include <sstream>
 
 #include "graph/error.h"
-#include "runtime/cli/flags.h"
+#include "runtime/cli/unused.h"
+#include "runtime/cli/words.h"
 
 namespace ortrain::cli {
 namespace {
-
-std::string trimmed(const std::string& s) {
-  const size_t begin = s.find_first_not_of(" \t\n"), end = s.find_last_not_of(" \t\n");
-  return begin == std::string::npos ? std::string() : s.substr(begin, end - begin + 1);
-}
 
 // One key=value argument: where it goes and what it may be.
 struct Argument {
@@ -27,31 +21,9 @@ struct Argument {
   bool whole = false;
 };
 
-std::string shown(double v) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%g", v);
-  return buffer;
-}
-
 double value_of(const std::string& flag, const Argument& a, const std::string& text) {
-  double v = 0;
-  if (text == "true" || text == "false")
-    v = text == "true" ? 1 : 0;
-  else if (!parse_number(text, v))
-    fail(ErrorCode::kUsage, flag, ": ", a.name, " = '", text, "' is not a number");
-  if (v < a.low || v > a.high || (a.whole && v != std::floor(v)))
-    fail(ErrorCode::kUsage, flag, ": ", a.name, " = ", text, ": expected a ",
-         a.whole ? "whole " : "", "number from ", shown(a.low), " to ", shown(a.high));
-  return v;
-}
-
-// Splits "key=value" at the '='; '-' and '_' are the same in keys.
-std::pair<std::string, std::string> key_value(const std::string& flag, const std::string& text) {
-  const size_t eq = text.find('=');
-  if (eq == std::string::npos) fail(ErrorCode::kUsage, flag, ": '", text, "': expected NAME=VALUE");
-  std::string key = trimmed(text.substr(0, eq));
-  std::replace(key.begin(), key.end(), '-', '_');
-  return {key, trimmed(text.substr(eq + 1))};
+  if (text == "true" || text == "false") return text == "true" ? 1 : 0;
+  return number_in(cat(flag, ": ", a.name), text, {.low = a.low, .high = a.high, .whole = a.whole});
 }
 
 void read_arguments(const std::string& flag, const std::vector<std::string>& given,
@@ -62,8 +34,10 @@ void read_arguments(const std::string& flag, const std::vector<std::string>& giv
   std::string names;
   for (const Argument& a : known)
     if (has(a)) names += (names.empty() ? "" : ", ") + std::string(a.name);
+  std::vector<std::string> seen;
   for (const std::string& text : given) {
     const auto [key, value] = key_value(flag, text);
+    give_once(flag, key, seen);
     const auto it = std::find_if(known.begin(), known.end(),
                                  [&, k = key](const Argument& a) { return k == a.name && has(a); });
     if (it == known.end())
@@ -136,8 +110,10 @@ std::vector<ParamGroup> parse_groups(const std::string& text) {
     ParamGroup group{.regex = trimmed(part.substr(0, colon))};
     const std::string flag = "--group " + group.regex;
     std::istringstream settings(part.substr(colon + 1));
+    std::vector<std::string> seen;
     for (std::string setting; std::getline(settings, setting, ',');) {
       const auto [key, value] = key_value(flag, setting);
+      give_once(flag, key, seen);
       double* target = key == "lr"             ? &group.lr
                        : key == "lr_factor"    ? &group.lr_factor
                        : key == "weight_decay" ? &group.weight_decay
@@ -147,6 +123,8 @@ std::vector<ParamGroup> parse_groups(const std::string& text) {
              "' is no setting of a group; there are lr, lr-factor, weight-decay");
       *target = value_of(flag, {key.c_str(), {}, 0, 1e6, {}}, value);
     }
+    if (seen.empty())
+      fail(ErrorCode::kUsage, flag, ": expected lr, lr-factor or weight-decay behind the ':'");
     out.push_back(group);
   }
   return out;
@@ -155,6 +133,7 @@ std::vector<ParamGroup> parse_groups(const std::string& text) {
 OptimizerSpec optimizer_spec(const Config& k) {
   OptimizerSpec o;
   o.name = k.text("optimizer");
+  refuse_unused_optimizer_flags(k);
   const bool muon = o.name == "muon";
   o.lr = k.number("lr");
   o.momentum = k.has("momentum") ? k.number("momentum") : muon ? 0.95 : 0;

@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "runtime/cli/flags.h"
 #include "runtime/cli/setup.h"
+#include "runtime/cli/words.h"
 #include "runtime/data/atomic_file.h"
 
 namespace ortrain::cli {

@@ -10,6 +10,8 @@
 #include "runtime/cli/lora.h"
 #include "runtime/cli/losses.h"
 #include "runtime/cli/optimizer_flags.h"
+#include "runtime/cli/unused.h"
+#include "runtime/cli/words.h"
 #include "runtime/evaluate.h"
 #include "runtime/threads.h"
 
@@ -38,9 +40,8 @@ namespace {
 double dropout_ratio(const std::string& text) {
   if (text == "file") return -1;
   if (text == "off") return 0;
-  char* end = nullptr;
-  const double v = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != 0 || !(v >= 0 && v < 1))
+  double v = 0;
+  if (!parse_number(text, v) || v < 0 || v >= 1)
     fail(ErrorCode::kUsage, "--dropout ", text, ": expected file, off or a ratio in [0, 1)");
   return v;
 }
@@ -66,6 +67,7 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.file_modes = k.text("training-mode") == "file";
   s.dropout = dropout_ratio(k.text("dropout"));
   if (k.has("lora")) s.lora = parse_lora(k.text("lora"));
+  refuse_unused(k, "lora-export", k.has("lora"), "there is no --lora");
   s.train = k.list("train");
   s.freeze = k.list("freeze");
   for (const std::string& name : k.list("disable-pass")) {

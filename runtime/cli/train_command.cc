@@ -114,6 +114,7 @@ class CliObserver : public Observer {
   double samples_per_s() const {
     return static_cast<double>(samples_) / std::max(total_, 1e-6) * 1e3;
   }
+  // Of the last step that had one; NaN: no step had a target.
   double last_loss() const { return last_loss_; }
   std::string best_text() const {
     std::string out;
@@ -127,7 +128,7 @@ class CliObserver : public Observer {
   Progress& progress_;
   RunLog& log_;
   int64_t epochs_, samples_ = 0;
-  double waited_ = 0, loaded_ = 0, total_ = 0, last_loss_ = 0;
+  double waited_ = 0, loaded_ = 0, total_ = 0, last_loss_ = NAN;
   double recent_wait_ = 0, recent_load_ = 0, recent_ = 0;
   std::map<std::string, std::pair<double, int64_t>> best_;
 };
@@ -262,7 +263,9 @@ int run_train(Context& c) {
   }
   std::printf("done: %lld steps in %s, %.0f samples/s, last loss %s\n",
               static_cast<long long>(result.step), duration_text(seconds).c_str(),
-              observer.samples_per_s(), short_number(observer.last_loss()).c_str());
+              observer.samples_per_s(),
+              std::isnan(observer.last_loss()) ? "n/a: no step had a valid target"
+                                               : short_number(observer.last_loss()).c_str());
   if (const std::string best = observer.best_text(); !best.empty())
     std::printf("best: %s\n", best.c_str());
   if (result.skipped > 0)
