@@ -13,7 +13,7 @@ namespace ortrain::cli {
 namespace {
 bool labelled(const std::vector<Target>& targets, const data::Dataset& data) {
   return std::all_of(targets.begin(), targets.end(),
-                     [&](const Target& t) { return t.label.empty() || data.has(t.label); });
+                     [&](const Target& t) { return data.has(t.label); });
 }
 }  // namespace
 

@@ -128,7 +128,7 @@ class Lora(unittest.TestCase):
                 ("lora_int4.onnx", ["--lora", "r=2"], "cannot be merged into them: 'fc2.weight'"),
                 ("lora.onnx", ["--lora", "r=2,targets=nothing"], "no matching 2-D weight"),
                 ("lora.onnx", ["--lora", "alpha=2"], "gives no rank"),
-                ("lora.onnx", ["--lora", "r=0"], "expected a number from 1"),
+                ("lora.onnx", ["--lora", "r=0"], "expected a whole number from 1"),
                 ("lora.onnx", ["--lora", "rank=4"], "expected r=8")):
             with self.subTest(flags=flags):
                 self.assertIn(said, run(model, *flags))

@@ -101,9 +101,9 @@ class Heads(unittest.TestCase):
                             (["--loss", "cls:cross_entropy", "--class-weights", "1,2"], "has 5 classes"),
                             (["--loss", "reg:mse", "--class-weights", "1,2"], "has no classes to weight"),
                             (["--loss", "reg:mse", "--class-weights", "auto"], "no class labels"),
-                            (["--loss", "cls:cross_entropy", "--class-weights", "1,x"], "'x' is no number"),
+                            (["--loss", "cls:cross_entropy", "--class-weights", "1,x"], "'x': expected a number from 0"),
                             (["--loss", "cls:cross_entropy,aux:mse"], "needs an array"),
-                            (["--loss", "cls:cross_entropy*"], "is no number")):
+                            (["--loss", "cls:cross_entropy*"], "'': expected a number from 0")):
             with self.subTest(flags=flags):
                 self.assertIn(said, ortrain(*base, *flags, code=None))
 
