@@ -26,7 +26,8 @@ enum class Mode : uint8_t {
 };
 
 struct LossSpec {
-  std::string kind = "auto";  // of loss_kinds() (passes/losses.h)
+  std::string kind = "auto";  // one of loss_kinds(), the one list of them
+                              // (passes/losses.h)
   std::string output;         // model output it applies to; "" = the first float one
   std::string label;          // name of the label array
   DType label_dtype = DType::kUndefined;
