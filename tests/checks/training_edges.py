@@ -131,10 +131,11 @@ class Edges(unittest.TestCase):
         np.savez("root.npz", x=x, target=np.zeros((8, 2), np.float32))
         base = dict(model="root.onnx", data="root.npz", steps=4, loss=("--loss", "mse"))
         flags = ["--batch-size", 2, "--shuffle", "none", "--optimizer", "sgd"]
-        text = self.train(*flags, code=1, **base)
-        self.assertIn("parameter 'w' already was not, by an earlier step whose loss was finite", text)
-        self.assertFalse(os.path.exists(self.out + "/model.onnx"))
-        self.assertIn("gradients are not finite, though the loss is, at step 3", self.train(*flags, "--clip-norm", 9, code=1, **base))
+        for clip in ([], ["--clip-norm", 9]):
+            text = self.train(*flags, *clip, code=1, **base)
+            self.assertIn("the gradients are not finite, though the loss is, at step 3", text)
+            self.assertIn("'root", text)
+            self.assertFalse(os.path.exists(self.out + "/model.onnx"))
         self.assertIn("1 steps were skipped", self.train(*flags, "--on-nan", "skip", **base))
         skipped = weights(self.out + "/model.onnx")["w"]
         np.savez("good.npz", x=x[[0, 1, 2, 3, 6, 7]], target=np.zeros((6, 2), np.float32))
