@@ -167,14 +167,11 @@ void pass_cast_precision(Graph& g, PassContext& ctx) {
   caster.run();
   g.erase_dead();
   ctx.did = caster.summary();
-  // The kernels convert 16-bit numbers, multiply in f32 and round: half the memory, more time.
-  ctx.messages.push_back(
-      ctx.did.empty()
-          ? cat("precision ", name_of(ctx.spec.narrow),
-                ": the model has no products to compute in it")
-          : cat("precision ", name_of(ctx.spec.narrow), ": ", ctx.did,
-                "; weights, statistics and loss stay f32; on this CPU sums are f32 and numbers are "
-                "converted around them, which saves memory and costs time"));
+  ctx.messages.push_back(ctx.did.empty()
+                             ? cat("precision ", name_of(ctx.spec.narrow),
+                                   ": the model has no products to compute in it")
+                             : cat("precision ", name_of(ctx.spec.narrow), ": ", ctx.did,
+                                   "; weights, statistics, sums and loss stay f32"));
 }
 
 // round_tf32: every f32 input of a product, forward and backward, rounded to tf32 as the tensor

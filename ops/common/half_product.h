@@ -7,12 +7,10 @@
 // instead of the CPU (tests). Refuses other types, mixtures, and empty operands.
 #pragma once
 
+#include "ops/common/half_units.h"
 #include "ops/common/matrix_product.h"
 
 namespace ortrain::ops {
-
-// Whether products of this 16-bit type run on the CPU's own units for it.
-bool native_half(DType dtype);
 
 struct HalfProduct {
   Product shape;

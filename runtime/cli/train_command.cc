@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
+#include "ops/common/half_units.h"
 #include "runtime/cli/export.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/run_recipe.h"
@@ -160,6 +161,13 @@ void announce(const Context& c, Trainer& t, const data::Dataset& data, int64_t b
   std::printf("memory: %s\n", t.memory_text().c_str());
   for (const std::string& p : c.file->problems()) std::printf("note: %s\n", p.c_str());
   for (const std::string& m : t.messages()) std::printf("note: %s\n", m.c_str());
+  const std::string precision = c.config.text("precision");
+  const bool bf16 = precision == "bf16", fp16 = precision == "fp16";
+  if ((bf16 || fp16) && !ops::native_half(bf16 ? DType::kBF16 : DType::kF16))
+    std::printf(
+        "note: this CPU has no matrix units for %s: its numbers are widened and multiplied in "
+        "f32, which saves memory and takes somewhat more time than fp32\n",
+        precision.c_str());
   std::printf("run folder: %s\n", out.c_str());
   std::fflush(stdout);
 }
