@@ -1,13 +1,8 @@
 // See executor.h.
 #include "runtime/executor.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <map>
-#include <numeric>
 
 #include "graph/error.h"
 
@@ -67,21 +62,29 @@ void Executor::bind(std::span<const void* const> inputs) {
 
 void Executor::run(std::span<const void* const> inputs) {
   bind(inputs);
-  if (profile_) {
-    ++profiled_runs_;
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      const auto start = Clock::now();
-      calls_[i].kernel->run(calls_[i].args);
-      step_ms_[i] += std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-      if (fault_.raised.load(std::memory_order_relaxed)) raise(i);
-    }
-  } else {
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      calls_[i].kernel->run(calls_[i].args);
-      if (fault_.raised.load(std::memory_order_relaxed)) raise(i);
-    }
+  if (profile_ || timeline_) return run_timed();
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    calls_[i].kernel->run(calls_[i].args);
+    if (fault_.raised.load(std::memory_order_relaxed)) raise(i);
   }
   finish();
+}
+
+void Executor::run_timed() {
+  const auto first = Clock::now();
+  if (timeline_) timeline_->begin_run(plan_);
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const auto start = Clock::now();
+    calls_[i].kernel->run(calls_[i].args);
+    const auto end = Clock::now();
+    if (timeline_) timeline_->op(i, start, end);
+    if (profile_) step_ms_[i] += std::chrono::duration<double, std::milli>(end - start).count();
+    if (fault_.raised.load(std::memory_order_relaxed)) raise(i);
+  }
+  finish();
+  if (!profile_) return;
+  ++profiled_runs_;
+  run_ms_ += std::chrono::duration<double, std::milli>(Clock::now() - first).count();
 }
 
 void Executor::finish() {
@@ -115,53 +118,6 @@ bool Executor::run(std::span<const void* const> inputs, StepHook& hook) {
   if (!hook.finish()) return false;
   finish();
   return true;
-}
-
-std::string profile_text(const Executor& executor, int slowest) {
-  const Plan& plan = executor.plan();
-  const std::vector<double>& ms = executor.step_ms();
-  const double runs = std::max(1, executor.profiled_runs());
-  const double total = std::accumulate(ms.begin(), ms.end(), 0.0);
-  if (ms.empty() || total <= 0) return "no profile\n";
-  struct Sum {
-    double ms = 0, flops = 0, bytes = 0;
-    int steps = 0;
-  };
-  std::map<std::string, Sum> by_op;
-  const auto add = [&](Sum& s, size_t i) {
-    s.ms += ms[i];
-    s.flops += plan.steps[i].flops * runs;
-    s.bytes += static_cast<double>(plan.steps[i].bytes) * runs;
-    ++s.steps;
-  };
-  for (size_t i = 0; i < ms.size(); ++i)
-    add(by_op[plan.steps[i].op + " " + plan.steps[i].chosen], i);
-  std::string out;
-  char line[160];
-  const auto row = [&](const std::string& label, const Sum& s) {
-    std::snprintf(line, sizeof line, "%9.3f ms %5.1f %% %8.1f GF/s %7.2f GB/s %5d  ", s.ms / runs,
-                  100 * s.ms / total, s.ms > 0 ? s.flops / s.ms * 1e-6 : 0,
-                  s.ms > 0 ? s.bytes / s.ms * 1e-6 : 0, s.steps);
-    out += line + label + "\n";
-  };
-  std::vector<std::pair<std::string, Sum>> ops(by_op.begin(), by_op.end());
-  std::sort(ops.begin(), ops.end(),
-            [](const auto& a, const auto& b) { return a.second.ms > b.second.ms; });
-  std::snprintf(line, sizeof line,
-                "%.3f ms per step in kernels, %d runs\nby operator and kernel:\n", total / runs,
-                executor.profiled_runs());
-  out += line;
-  for (const auto& [name, sum] : ops) row(name, sum);
-  std::vector<size_t> steps(ms.size());
-  std::iota(steps.begin(), steps.end(), size_t{0});
-  std::stable_sort(steps.begin(), steps.end(), [&](size_t a, size_t b) { return ms[a] > ms[b]; });
-  out += "slowest steps:\n";
-  for (size_t i = 0; i < steps.size() && static_cast<int>(i) < slowest; ++i) {
-    Sum s;
-    add(s, steps[i]);
-    row(plan.steps[steps[i]].node + " [" + plan.steps[steps[i]].chosen + "]", s);
-  }
-  return out;
 }
 
 }  // namespace ortrain

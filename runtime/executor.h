@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/plan.h"
+#include "runtime/timeline.h"
 
 namespace ortrain {
 
@@ -43,6 +44,9 @@ class Executor {
   void set_profile(bool on);
   int profiled_runs() const { return profiled_runs_; }
   const std::vector<double>& step_ms() const { return step_ms_; }  // per plan step, summed
+  double run_ms() const { return run_ms_; }                        // of whole runs, summed
+  // Runs are written into `timeline` until it is null again.
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
   // Runs once under the eyes of `hook`; false where it ended the run.
   bool run(std::span<const void* const> inputs, StepHook& hook);
@@ -75,12 +79,12 @@ class Executor {
   std::vector<Move> moves_;
   std::vector<const void*> outputs_;
   Fault fault_;
+  void run_timed();
   bool profile_ = false;
+  Timeline* timeline_ = nullptr;
   int profiled_runs_ = 0;
+  double run_ms_ = 0;
   std::vector<double> step_ms_;
 };
-
-// Tables of a profile: by operator, then the slowest steps.
-std::string profile_text(const Executor& executor, int slowest = 20);
 
 }  // namespace ortrain

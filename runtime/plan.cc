@@ -26,6 +26,7 @@ class Planner {
     storage_ = assign_storage(g_, order_);
     select_kernels();
     plan_arena();
+    describe_arena();
     resolve();
     return std::move(plan_);
   }
@@ -56,6 +57,7 @@ class Planner {
 
   void select_kernels() {
     for (size_t i = 0; i < order_.size(); ++i) {
+      steps_before_.push_back(static_cast<int>(plan_.steps.size()));
       const NodeId n = order_[i];
       const Node& node = g_.node(n);
       if (node.op->view) {
@@ -94,6 +96,37 @@ class Planner {
     plan_.params = store_.param_bytes();
     plan_.states = store_.state_bytes();
     plan_.constants = store_.constant_bytes();
+  }
+
+  // The arena's contents over the steps, in order of their beginning.
+  void describe_arena() {
+    std::vector<std::string> names(storage_.intervals.size());
+    for (size_t v = storage_.home.size(); v-- > 0;) {
+      const Home& h = storage_.home[v];
+      if (h.kind != Home::Kind::kArena) continue;
+      const Value& x = g_.value(static_cast<ValueId>(v));
+      std::string& name = names[static_cast<size_t>(h.index)];
+      if (name.empty() || !x.name.empty()) name = x.name.empty() ? cat("%", v) : x.name;
+    }
+    std::vector<bool> scratch(names.size(), false);
+    for (const auto& [step, interval] : workspaces_) {
+      names[interval] = plan_.steps[step].node;
+      scratch[interval] = true;
+    }
+    const int end = static_cast<int>(plan_.steps.size()) - 1;
+    const auto step_of = [&](int time) {
+      return time < static_cast<int>(steps_before_.size())
+                 ? steps_before_[static_cast<size_t>(time)]
+                 : end + 1;
+    };
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Interval& x = storage_.intervals[i];
+      const int first = std::min(step_of(x.first), end);
+      plan_.blocks.push_back({names[i], offsets_[i], x.bytes, first,
+                              std::max(first, step_of(x.last + 1) - 1), scratch[i]});
+    }
+    std::stable_sort(plan_.blocks.begin(), plan_.blocks.end(),
+                     [](const PlanBlock& a, const PlanBlock& b) { return a.first < b.first; });
   }
 
   Place place(const Home& h) const {
@@ -156,6 +189,7 @@ class Planner {
   std::vector<size_t> offsets_;
   std::vector<const std::byte*> constants_;            // per value
   std::vector<NodeId> nodes_;                          // per step
+  std::vector<int> steps_before_;                      // per node of the order
   std::vector<std::pair<size_t, size_t>> workspaces_;  // (step, interval)
 };
 

@@ -51,10 +51,21 @@ struct PlanCopy {
   size_t bytes = 0;
 };
 
+// What lies in the arena when: `bytes` at `offset` from step `first` to step `last`, both
+// inclusive. For people; values that take over the memory of another (in place, views) have blocks
+// of their own.
+struct PlanBlock {
+  std::string name;  // of the value
+  size_t offset = 0, bytes = 0;
+  int first = 0, last = 0;
+  bool scratch = false;  // workspace of a kernel; else a value
+};
+
 struct Plan {
   std::vector<PlanStep> steps;
   std::vector<PlanCopy> copies;             // after the steps, in order
   std::vector<PlanTensor> inputs, outputs;  // an input that nothing reads has place kAbsent
+  std::vector<PlanBlock> blocks;
   size_t arena_bytes = 0;
   // Facts, printed by summary().
   size_t arena_lower_bound = 0, workspace_bytes = 0;  // largest workspace

@@ -205,6 +205,7 @@ Program& Trainer::run_window(data::Loader& loader, data::Loader* labels, StepInf
     while (batch && batch->step < w.first + m) batch = loader.next();  // dropped at an epoch's end
     ORTRAIN_CHECK(batch != nullptr, "the loader ended early");
     info.wait_ms += ms_since(start);
+    if (options_.timeline) options_.timeline->span("waiting for data", start, Clock::now());
     for (size_t i = 0; i < arrays_.size(); ++i) arrays_[i] = batch->arrays[i].data;
     program = programs_.at({batch->count, phase_of(m, w.count)}).get();
     program->run(arrays_);
@@ -250,6 +251,11 @@ void Trainer::judge(Program& program, StepInfo& info) {
          " steps in a row, up to step ", run_.step + 1);
 }
 
+// Every program writes into the timeline, or none.
+void Trainer::record(Timeline* timeline) {
+  for (auto& [key, p] : programs_) p->executor().set_timeline(timeline);
+}
+
 TrainResult Trainer::run(Observer& observer) {
   const Window first = window(run_.step), last_window = window(std::max(total_ - 1, run_.step));
   data::Loader loader(train_, programs_.begin()->second->arrays(), micro_,
@@ -274,7 +280,10 @@ TrainResult Trainer::run(Observer& observer) {
     info.samples = 0;
     info.wait_ms = 0;
     const int64_t epoch = sampler_.position(run_.step).epoch;
+    if (options_.timeline)
+      record(options_.timeline->begin_step(run_.step + 1) ? options_.timeline : nullptr);
     judge(run_window(loader, labels ? &*labels : nullptr, info), info);
+    if (options_.timeline) options_.timeline->end_step();
     info.step = ++run_.step;
     info.steps = total_;
     info.epoch = epoch;
@@ -291,7 +300,7 @@ TrainResult Trainer::run(Observer& observer) {
     if (epoch_ends) run_.epoch_loss = run_.epoch_weight = 0;
     if (eval_ &&
         (options_.eval_every > 0 ? run_.step % options_.eval_every == 0 || last : epoch_ends)) {
-      result.last_eval = evaluate();
+      result.last_eval = evaluate(&observer);
       observer.on_eval(*result.last_eval);
     }
     result.stopped = !last && observer.should_stop();
@@ -320,7 +329,7 @@ std::vector<Target> Trainer::eval_targets() const {
   return targets;
 }
 
-EvalResult Trainer::evaluate() {
+EvalResult Trainer::evaluate(Observer* observer) {
   ORTRAIN_CHECK(eval_ != nullptr, "no evaluation data");
   const auto start = Clock::now();
   const AveragedWeights averaged(store_);
@@ -330,12 +339,14 @@ EvalResult Trainer::evaluate() {
                        .threaded = options_.loader_thread && eval_->heavy(),
                        .workers = options_.loader_workers,
                        .prefetch = options_.prefetch});
-  Evaluation evaluation(eval_targets());
+  const std::vector<Target> targets = eval_targets();
+  Evaluation evaluation(targets);
   EvalResult result;
   while (const data::Batch* batch = loader.next()) {
     Program& p = *evals_.at({batch->count, Phase::kOnly});
     p.run(pointers(*batch));
     evaluation.add(p, *batch);
+    if (observer) observer->on_eval_batch(p, *batch, targets);
     result.samples += batch->count;
   }
   static_cast<EvalValues&>(result) = evaluation.values();

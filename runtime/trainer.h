@@ -45,6 +45,7 @@ struct TrainOptions {
   int loader_workers = 1, prefetch = 2;
   std::vector<int> loader_cpus;  // bound to these; empty: not bound
   CompileOptions compile;        // dump hooks
+  Timeline* timeline = nullptr;  // is told of every step; may be null
 };
 
 struct StepInfo {
@@ -72,6 +73,8 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void on_step(const StepInfo&) {}
+  // A batch of an evaluation has run; targets as find_targets() gives them.
+  virtual void on_eval_batch(Program&, const data::Batch&, const std::vector<Target>&) {}
   virtual void on_eval(const EvalResult&) {}
   // Before a checkpoint is written: what was told of the steps so far must be safe by now, or a
   // kill right after the commit would lose it.
@@ -98,7 +101,8 @@ class Trainer {
   // Continues from a checkpoint. Throws Error(kData) listing all that does not fit.
   void resume(const std::string& path);
   TrainResult run(Observer& observer);
-  EvalResult evaluate();  // needs `eval`; of the averaged weights where spec.optimizer.ema is set
+  EvalResult evaluate(Observer* observer = nullptr);  // needs `eval`; of the averaged weights where
+                                                      // spec.optimizer.ema is set
 
   ParamStore& store() { return store_; }
   Program& program() { return *main_; }  // of a full batch; the one with the update
@@ -136,6 +140,7 @@ class Trainer {
   Program& run_window(data::Loader& loader, data::Loader* labels, StepInfo& info);
   void judge(Program& program, StepInfo& info);
   bool overflow_is_normal() const;
+  void record(Timeline* timeline);
   std::string save(Observer& observer);
   [[noreturn]] void stop_at_nan(double loss);  // trainer_nan.cc, with the next
   std::optional<BadNode> search_window(const Programs& programs);

@@ -1,4 +1,5 @@
-// `ortrain bench`: time per training step, samples per second, memory; --profile shows the nodes.
+// `ortrain bench`: time per training step, samples per second, memory; --profile shows the nodes
+// against this machine's peak, and writes --out FILE, a timeline.
 //
 // Batches are taken in file order and wrap around. The first steps (a fifth, at most 10) warm up
 // and are left out of ms_per_step. first_step_s counts from the start of the process. --json writes
@@ -13,6 +14,7 @@
 #include <sstream>
 
 #include "graph/error.h"
+#include "runtime/cli/machine.h"
 #include "runtime/cli/setup.h"
 #include "runtime/data/loader.h"
 
@@ -34,12 +36,6 @@ double since_start() {
   double uptime = 0;
   up >> uptime;
   return uptime - std::strtod(field.c_str(), nullptr) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-int64_t peak_rss_bytes() {
-  std::ifstream in("/proc/self/status");
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with("VmHWM:")) return std::strtoll(line.c_str() + 6, nullptr, 10) * 1024;
-  return 0;
 }
 int64_t minor_faults() {
   std::ifstream stat("/proc/self/stat");
@@ -74,15 +70,19 @@ int run_bench(Context& c) {
   const Plan& plan = r.program().plan();
   const int loss = plan.output("loss");
   std::vector<double> ms;
+  const bool profiled = c.config.integer("profile") > 0, timed = profiled && c.config.has("out");
+  Timeline timeline(timed ? c.config.integer("profile") : 0, warmup);
   double loss_first = 0, loss_last = 0, first_step = 0;
   int64_t faults = 0;
   for (int64_t i = 0; i < steps; ++i) {
     if (i == warmup) {
       faults = minor_faults();
-      executor.set_profile(c.config.on("profile") || r.program().recompute().copies > 0);
+      executor.set_profile(profiled || r.program().recompute().copies > 0);
     }
     const double begin = seconds();
+    executor.set_timeline(timed && timeline.begin_step(i + 1) ? &timeline : nullptr);
     r.run_one(*loader.next());
+    timeline.end_step();
     loss_last = executor.output(loss).as_double(0);
     ms.push_back((seconds() - begin) * 1e3);
     if (i == 0) loss_first = loss_last, first_step = since_start();
@@ -95,7 +95,7 @@ int run_bench(Context& c) {
   if (c.config.has("json")) {
     nlohmann::ordered_json j;
     j["ms_per_step"] = ms;
-    j["peak_rss_bytes"] = peak_rss_bytes();
+    j["peak_rss_bytes"] = peak_resident_bytes();
     j["first_step_s"] = first_step;
     j["loss_first"] = loss_first;
     j["loss"] = loss_last;
@@ -119,13 +119,20 @@ int run_bench(Context& c) {
   std::printf("first step done after %.2f s; loss %.6g at step 1, %.6g at step %lld\n", first_step,
               loss_first, loss_last, static_cast<long long>(steps));
   std::printf("peak resident memory %s, planned %s; %.1f minor page faults per step\n",
-              bytes_text(static_cast<size_t>(peak_rss_bytes())).c_str(),
+              bytes_text(static_cast<size_t>(peak_resident_bytes())).c_str(),
               bytes_text(plan.peak_bytes()).c_str(), faults_per_step);
   if (const RecomputeReport& again = r.program().recompute(); again.copies > 0)
     std::printf("%s; %zu bytes in all instead of %zu\n%s\n", recompute_text(again).c_str(),
                 r.fit().used.total(), r.fit().unconstrained,
                 measured_text(again, executor).c_str());
-  if (c.config.on("profile")) std::printf("\n%s", profile_text(executor).c_str());
+  if (profiled) {
+    std::printf("\n%s", profile_text(executor, measure_peak(c.ops, select_options(c))).c_str());
+    if (timed) {
+      timeline.write(c.config.text("out"));
+      std::printf("timeline of %lld steps: %s (open it in ui.perfetto.dev)\n",
+                  static_cast<long long>(timeline.recorded()), c.config.text("out").c_str());
+    }
+  }
   return 0;
 }
 

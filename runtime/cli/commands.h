@@ -31,6 +31,11 @@ int run_grads(Context&);
 int run_bench(Context&);
 int run_export(Context&);
 int run_ops(Context&);
+int run_runs(Context&);
+int run_compare(Context&);
+
+// Writes a line to a file, "-": standard output. Error(kIo).
+void write_json(const std::string& path, const std::string& text);
 
 // Opens the model on the command line and reads all recipes into the config.
 void load_model(Context&);

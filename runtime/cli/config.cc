@@ -46,7 +46,7 @@ std::string relative_to(const std::string& folder, const std::string& paths) {
     const size_t eq = part.find('=');
     const std::string name = eq == std::string::npos ? "" : part.substr(0, eq + 1);
     const std::filesystem::path path = eq == std::string::npos ? part : part.substr(eq + 1);
-    const bool as_is = path.is_absolute() || folder.empty() || path == "-";
+    const bool as_is = path.is_absolute() || folder.empty();
     out += (out.empty() ? "" : ",") + name +
            (as_is ? path : (folder / path).lexically_normal()).string();
   }
@@ -232,14 +232,15 @@ CommandLine parse_command_line(int argc, const char* const* argv,
       options[f.name] = app.add_option(name, values[f.name])
                             ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-  // A choice that has "show" may stand alone and then means that.
+  // Some flags may stand alone.
   std::vector<std::string> spelled;
   for (int i = 0; i < argc; ++i) {
     spelled.emplace_back(argv[i]);
     const Flag* f =
         spelled.back().starts_with("--") ? find_flag(spelled.back().substr(2)) : nullptr;
-    if (!f || !std::count(f->choices.begin(), f->choices.end(), std::string("show"))) continue;
-    if (i + 1 == argc || !check_value(*f, argv[i + 1]).empty()) spelled.back() += "=show";
+    if (!f || !*f->alone) continue;
+    if (i + 1 == argc || !check_value(*f, argv[i + 1]).empty())
+      spelled.back() += cat("=", f->alone);
   }
   std::vector<const char*> args;
   for (const std::string& s : spelled) args.push_back(s.c_str());

@@ -21,8 +21,9 @@ struct Flag {
   const char* help;
   double low = 0, high = 0;  // kInt, kNumber: allowed range when low < high
   std::vector<const char*> choices = {};
-  bool in_recipe = true;  // false: only on the command line
-  bool lasting = true;    // false: done by the first run; the trained model does not ask again
+  bool in_recipe = true;   // false: only on the command line
+  bool lasting = true;     // false: done by the first run; the trained model does not ask again
+  const char* alone = "";  // what the flag means without a value; "": it needs one
 };
 
 const std::vector<Flag>& flag_table();

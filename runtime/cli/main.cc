@@ -22,6 +22,7 @@ struct Command {
   const char* help;
   int (*run)(Context&);
   bool needs_model;
+  size_t most = 1;  // arguments
 };
 constexpr Command kCommands[] = {
     {"train", "ortrain [train] MODEL", "train the model; also what a bare MODEL does", run_train,
@@ -36,7 +37,11 @@ constexpr Command kCommands[] = {
      true},
     {"export", "ortrain export MODEL", "newest checkpoint to ONNX or safetensors: --run, --out",
      run_export, true},
-    {"ops", "ortrain ops", "the support matrix; --markdown, --json -", run_ops, false},
+    {"runs", "ortrain runs [DIR]", "the runs of a folder: state, steps, best evaluation", run_runs,
+     false},
+    {"compare", "ortrain compare RUN RUN...", "runs side by side: table, curves; --out FILE.html",
+     run_compare, false, 1000},
+    {"ops", "ortrain ops", "the support matrix; --markdown, --json -", run_ops, false, 0},
 };
 
 void print_help() {
@@ -61,10 +66,9 @@ int run(int argc, char** argv) {
   const std::string wanted = line.command.empty() ? "train" : line.command;
   for (const Command& c : kCommands) {
     if (wanted != c.name) continue;
-    const size_t most = c.needs_model ? 1 : 0;
-    if (line.positional.size() > most)
-      fail(ErrorCode::kUsage, "unexpected argument '", line.positional[most], "'; usage: ", c.usage,
-           " [flags]");
+    if (line.positional.size() > c.most)
+      fail(ErrorCode::kUsage, "unexpected argument '", line.positional[c.most],
+           "'; usage: ", c.usage, " [flags]");
     if (c.needs_model) {
       if (line.positional.empty())
         fail(ErrorCode::kUsage, "which model? usage: ", c.usage, " [flags]");

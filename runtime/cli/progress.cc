@@ -1,8 +1,6 @@
 // The live line, plain lines and the JSON-lines log.
 #include "runtime/cli/progress.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -44,10 +42,7 @@ std::string duration_text(double seconds) {
 }
 
 Progress::Progress(bool quiet, size_t memory_bytes)
-    : quiet_(quiet),
-      terminal_(isatty(STDOUT_FILENO) != 0),
-      memory_(memory_bytes),
-      started_(now()) {}
+    : quiet_(quiet), terminal_(Terminal::of_stdout()), memory_(memory_bytes), started_(now()) {}
 Progress::~Progress() { finish(); }
 
 std::string Progress::render(const StepLine& s, double seconds) const {
@@ -70,23 +65,48 @@ std::string Progress::render(const StepLine& s, double seconds) const {
   return out + "  " + bytes_text(memory_);
 }
 
+// Within the terminal's width: a line that wraps cannot be redrawn.
+std::string Progress::fitted(const StepLine& s, double seconds) const {
+  const std::string text = render(s, seconds);
+  const int room = terminal_.columns - 1 - static_cast<int>(text.size());
+  if (room < 0) return text.substr(0, static_cast<size_t>(std::max(1, terminal_.columns - 1)));
+  const std::string bars = room >= 10 ? sparkline(losses_, std::min(room - 2, 32), terminal_) : "";
+  return bars.empty() ? text : text + "  " + paint(bars, 0, terminal_);
+}
+
+// A mean of each `stride_` losses, however long the run.
+void Progress::remember(double loss) {
+  constexpr size_t kKept = 128;
+  if (!std::isfinite(loss)) return;
+  sum_ += loss;
+  if (++pending_ < stride_) return;
+  losses_.push_back(sum_ / static_cast<double>(pending_));
+  sum_ = 0;
+  pending_ = 0;
+  if (losses_.size() < 2 * kKept) return;
+  for (size_t i = 0; i < kKept; ++i) losses_[i] = (losses_[2 * i] + losses_[2 * i + 1]) / 2;
+  losses_.resize(kKept);
+  stride_ *= 2;
+}
+
 void Progress::step(const StepLine& s) {
   if (quiet_) return;
+  if (terminal_.live && s.has_loss) remember(s.loss);
   const double t = now();
   if (first_step_ == 0) first_step_ = s.step, started_ = t - s.ms / 1e3;
   const bool last = s.step == s.steps;
-  if (!last && t - shown_ < (terminal_ ? 0.1 : 5.0)) return;
-  if (!last && !terminal_ && shown_ == 0) {  // the first plain line comes after five seconds
+  if (!last && t - shown_ < (terminal_.live ? 0.1 : 5.0)) return;
+  if (!last && !terminal_.live && shown_ == 0) {  // the first plain line comes after five seconds
     shown_ = t;
     return;
   }
   shown_ = t;
-  const std::string text = render(s, t - started_);
-  if (terminal_) {
-    std::printf("\r\033[K%s", text.c_str());
+  if (terminal_.live) {
+    terminal_ = Terminal::of_stdout();  // its size may have changed
+    std::printf("\r\033[K%s", fitted(s, t - started_).c_str());
     live_ = true;
   } else {
-    std::printf("%s\n", text.c_str());
+    std::printf("%s\n", render(s, t - started_).c_str());
   }
   std::fflush(stdout);
 }
@@ -123,7 +143,7 @@ RunLog::RunLog(std::string path, bool append, int64_t keep_steps) : path_(std::m
   file_ = std::fopen(aside.c_str(), "w");
   if (!file_) fail(ErrorCode::kIo, "cannot write the log ", aside, ": ", std::strerror(errno));
   if (!append) return;
-  write(kept);
+  write_text(kept);
   flush();
   std::filesystem::rename(aside, path_, ignored);
   if (ignored) fail(ErrorCode::kIo, "cannot write the log ", path_, ": ", ignored.message());
@@ -133,12 +153,12 @@ RunLog::~RunLog() {
   if (file_) std::fclose(file_);
 }
 
-void RunLog::write(const std::string& text) {
+void RunLog::write_text(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size())
     fail(ErrorCode::kIo, "cannot write the log ", path_, ": ", std::strerror(errno));
 }
 
-void RunLog::step(const StepLine& s) {
+nlohmann::ordered_json log_row(const StepLine& s) {
   nlohmann::ordered_json j;
   j["step"] = s.step;
   j["epoch"] = s.epoch;
@@ -153,12 +173,10 @@ void RunLog::step(const StepLine& s) {
   j["ms"] = s.ms;
   j["wait_ms"] = s.wait_ms;
   j["load_ms"] = s.load_ms;
-  write(j.dump() + "\n");
+  return j;
 }
 
-void RunLog::eval(int64_t step, const std::string& metrics) {
-  write(cat("{\"step\":", step, ",\"eval\":", metrics, "}\n"));
-}
+void RunLog::write(const nlohmann::ordered_json& row) { write_text(row.dump() + "\n"); }
 
 void RunLog::flush() {
   if (std::fflush(file_) != 0)

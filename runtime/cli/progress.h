@@ -1,16 +1,20 @@
 // Progress for people and machines: a live line on a terminal, plain lines elsewhere, JSON lines in
 // a file.
 //
-// The live line is redrawn at most ten times a second; without a terminal a line is printed at most
-// every five seconds and after each evaluation. The log gets one object per step, flushed with each
-// checkpoint and at the end; a write that fails stops the run with an Error(kIo).
+// The live line, with a sparkline of the loss where there is room, is redrawn at most ten times a
+// second and never wider than the terminal; elsewhere a line is printed at most every five seconds
+// and after each evaluation. The log gets one object per step, flushed with each checkpoint and at
+// the end; a write that fails stops the run with an Error(kIo).
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "runtime/cli/terminal.h"
 
 namespace ortrain::cli {
 
@@ -41,7 +45,13 @@ class Progress {
 
  private:
   std::string render(const StepLine& s, double seconds) const;
-  bool quiet_, terminal_;
+  std::string fitted(const StepLine& s, double seconds) const;
+  void remember(double loss);
+  bool quiet_;
+  Terminal terminal_;
+  std::vector<double> losses_;  // of the whole run, at most 2 x kKept points
+  int64_t stride_ = 1, pending_ = 0;
+  double sum_ = 0;
   size_t memory_;
   double started_, shown_ = 0;
   int64_t first_step_ = 0;
@@ -55,16 +65,18 @@ class RunLog {
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
-  void step(const StepLine& s);
-  // An evaluation: {"step", "eval": {metric: value, ...}}; `metrics` is that inner JSON object.
-  void eval(int64_t step, const std::string& metrics);
+  // log_row(), or of an evaluation {"step", "eval": {metric: value, ...}}.
+  void write(const nlohmann::ordered_json& row);
   void flush();
 
  private:
-  void write(const std::string& text);
+  void write_text(const std::string& text);
   std::string path_;
   std::FILE* file_ = nullptr;
 };
+
+// The row of a step. What is not finite is a string ("nan", "inf"), which JSON lacks.
+nlohmann::ordered_json log_row(const StepLine& s);
 
 std::string duration_text(double seconds);  // "1:05:09", "0:42"
 

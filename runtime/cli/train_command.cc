@@ -1,19 +1,20 @@
 // `ortrain MODEL`: trains, shows progress, saves checkpoints and writes the trained model.
 //
-// A run folder holds run.jsonl (one object per step), recipe.toml (the settings), checkpoints/ and,
-// at the end, model.onnx. The first SIGINT or SIGTERM finishes the step, saves and exits with 128 +
-// signal; the second one kills. Nothing of a folder that already holds a run is touched without
+// A run folder holds run.jsonl (one object per step), recipe.toml (the settings), checkpoints/,
+// what run_outputs.h writes and, at the end, model.onnx. The first SIGINT or SIGTERM finishes the
+// step, saves and exits with 128 + signal; the second one kills. Nothing of a folder that already
+// holds a run is touched without
 // --resume.
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "graph/error.h"
 #include "ops/common/half_units.h"
 #include "runtime/cli/export.h"
 #include "runtime/cli/progress.h"
+#include "runtime/cli/run_outputs.h"
 #include "runtime/cli/run_recipe.h"
 #include "runtime/cli/setup.h"
 #include "runtime/ema.h"
@@ -22,6 +23,8 @@
 namespace ortrain::cli {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr int64_t kWarmup = 3;  // steps before a timeline begins
 
 volatile std::sig_atomic_t g_signal = 0;
 extern "C" void on_signal(int signal) {
@@ -45,8 +48,8 @@ std::string input_text(double waited, double loaded, double total) {
 
 class CliObserver : public Observer {
  public:
-  CliObserver(Progress& progress, RunLog& log, int64_t epochs)
-      : progress_(progress), log_(log), epochs_(epochs) {}
+  CliObserver(Progress& progress, RunOutputs& outputs, int64_t epochs)
+      : progress_(progress), outputs_(outputs), epochs_(epochs) {}
   void on_step(const StepInfo& s) override {
     StepLine line{.step = s.step,
                   .steps = s.steps,
@@ -76,7 +79,7 @@ class CliObserver : public Observer {
     line.input = input_text(recent_wait_, recent_load_, recent_);
     samples_ += s.samples;
     line.samples_per_s = static_cast<double>(s.samples) / std::max(s.ms, 1e-6) * 1e3;
-    log_.step(line);
+    outputs_.step(line);
     line.samples_per_s = static_cast<double>(samples_) / std::max(total_, 1e-6) * 1e3;
     if (s.this_skipped)
       progress_.line(cat("step ", s.step, ": ", std::isfinite(s.loss) ? "a gradient" : "the loss",
@@ -86,29 +89,23 @@ class CliObserver : public Observer {
     progress_.step(line);
     if (s.has_loss) last_loss_ = s.loss;
   }
+  void on_eval_batch(Program& program, const data::Batch& batch,
+                     const std::vector<Target>& targets) override {
+    outputs_.batch(program, batch, targets);
+  }
   void on_eval(const EvalResult& e) override {
-    nlohmann::ordered_json j;
     std::string text = cat("step ", e.step, "  evaluation");
-    if (e.has_loss) {
-      j["loss"] = e.loss;
-      text += "  loss " + short_number(e.loss);
-    }
-    for (const auto& [name, loss] : e.losses) {
-      j["loss/" + name] = loss;
-      text += cat("  loss/", name, " ", short_number(loss));
-    }
-    for (const Metric& m : e.metrics) {
-      j[m.name] = m.value;
-      text += "  " + m.name + " " + short_number(m.value);
-      auto [it, fresh] = best_.try_emplace(m.name, m.value, e.step);
-      if (!fresh && (m.higher_is_better ? m.value > it->second.first : m.value < it->second.first))
-        it->second = {m.value, e.step};
-    }
-    log_.eval(e.step, j.dump());
+    if (e.has_loss) text += "  loss " + short_number(e.loss);
+    for (const auto& [name, loss] : e.losses) text += cat("  loss/", name, " ", short_number(loss));
+    for (const Metric& m : e.metrics) text += "  " + m.name + " " + short_number(m.value);
+    outputs_.eval(e);
     progress_.line(text);
   }
-  void on_note(const std::string& text) override { progress_.line(text); }
-  void before_checkpoint() override { log_.flush(); }
+  void on_note(const std::string& text) override {
+    outputs_.note(text);
+    progress_.line(text);
+  }
+  void before_checkpoint() override { outputs_.flush(); }
   bool should_stop() override { return g_signal != 0; }
   // "" where waiting for data costs less than a tenth of the time.
   std::string input_bound() const { return input_text(waited_, loaded_, total_); }
@@ -119,19 +116,19 @@ class CliObserver : public Observer {
   double last_loss() const { return last_loss_; }
   std::string best_text() const {
     std::string out;
-    for (const auto& [name, at] : best_)
-      out += cat(out.empty() ? "" : ", ", name, " ", short_number(at.first), " (step ", at.second,
-                 ")");
+    for (const auto& [name, at] : outputs_.best())
+      if (name.find("loss") == std::string::npos)
+        out += cat(out.empty() ? "" : ", ", name, " ", short_number(at.first), " (step ", at.second,
+                   ")");
     return out;
   }
 
  private:
   Progress& progress_;
-  RunLog& log_;
+  RunOutputs& outputs_;
   int64_t epochs_, samples_ = 0;
   double waited_ = 0, loaded_ = 0, total_ = 0, last_loss_ = NAN;
   double recent_wait_ = 0, recent_load_ = 0, recent_ = 0;
-  std::map<std::string, std::pair<double, int64_t>> best_;
 };
 
 void prepare_folder(const std::string& out, bool resume) {
@@ -182,10 +179,7 @@ int run_train(Context& c) {
   const data::Dataset train = open_data(c, c.config.text("data"), DataUse::kTrain);
   keep_data_settings(c, train);
   std::optional<data::Dataset> eval;
-  if (c.config.has("eval-data"))
-    eval = open_data(c, c.config.text("eval-data"), DataUse::kEval);
-  else if (c.config.has("split"))
-    eval = open_data(c, c.config.text("data"), DataUse::kEval);
+  if (c.config.has("eval-data")) eval = open_data(c, c.config.text("eval-data"), DataUse::kEval);
   const LoaderSettings loading = loader_settings(c, train);
   notes.insert(notes.end(), train.notes.begin(), train.notes.end());
   if (!loading.note.empty()) notes.push_back(loading.note);
@@ -214,6 +208,9 @@ int run_train(Context& c) {
   o.select = select_options(c);
   o.compile = compile_options(c);
   o.budget = parse_budget(c.config.text("memory-budget"));
+  std::optional<Timeline> timeline;
+  if (const int64_t steps = c.config.integer("profile"); steps > 0)
+    o.timeline = &timeline.emplace(steps, kWarmup);
   const StepSpec spec = make_spec(c, Mode::kTrain);
   const LoraExport lora(c, spec.lora, c.config.text("lora-export"));
   Trainer trainer(c.file->graph(), train, eval ? &*eval : nullptr, spec, o, drop_pages(c));
@@ -239,20 +236,21 @@ int run_train(Context& c) {
   write_vocabularies(c, out);
   write_skipped(train, out);
   Progress progress(quiet, trainer.memory_bytes());
-  RunLog log(c.config.has("log") ? c.config.text("log") : (fs::path(out) / "run.jsonl").string(),
-             resume, trainer.step());
-  CliObserver observer(progress, log, o.steps > 0 ? 0 : o.epochs);
+  RunOutputs outputs(c, trainer, train, eval ? &*eval : nullptr, out, resume,
+                     timeline ? &*timeline : nullptr);
+  CliObserver observer(progress, outputs, o.steps > 0 ? 0 : o.epochs);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   const auto started = std::chrono::steady_clock::now();
   const TrainResult result = trainer.run(observer);
   progress.finish();
   write_skipped(train, out);
-  log.flush();
+  outputs.flush();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 
   if (result.stopped) {
+    outputs.finish("stopped");
     std::printf(
         "stopped by signal %d after step %lld; checkpoint %s\ncontinue with: ortrain %s --resume "
         "--out %s\n",
@@ -287,7 +285,8 @@ int run_train(Context& c) {
   if (const int64_t skipped = train.skips().count(); skipped > 0)
     std::printf("%lld samples could not be read and were left out: %s\n",
                 static_cast<long long>(skipped), (fs::path(out) / "skipped.txt").c_str());
-  std::printf("model: %s\n", model.c_str());
+  outputs.finish("done");
+  std::printf("model: %s\n%s", model.c_str(), outputs.written().c_str());
   if (const std::string adapters = (fs::path(out) / "adapters").string(); fs::exists(adapters))
     std::printf("adapters: %s\n", adapters.c_str());
   return 0;

@@ -12,9 +12,9 @@
 
 #include "graph/error.h"
 #include "runtime/evaluate.h"
-#include "runtime/executor.h"
 #include "runtime/lower.h"
 #include "runtime/nan_search.h"
+#include "runtime/profile.h"
 #include "tests/runtime/toy_ops.h"
 
 namespace ortrain {
@@ -238,9 +238,8 @@ TEST(Plan, TraceNamesTheFirstNan) {
   EXPECT_FALSE(find_bad_node(*r.executor, nullptr, std::vector<const void*>{good}));
   const auto said = find_bad_node(*r.executor, nullptr, std::vector<const void*>{bad});
   ASSERT_TRUE(said);
-  EXPECT_THAT(said->text,
-              HasSubstr("Log 'bad_log' (forward, kernel ref) made 1 NaN and "
-                        "1 infinite of 4 values, the first at [2]"));
+  EXPECT_THAT(said->text, HasSubstr("Log 'bad_log' (forward, kernel ref) made 1 NaN and "
+                                    "1 infinite of 4 values, the first at [2]"));
   EXPECT_THAT(said->text, HasSubstr("input 0 f32[4] lies in [-3, 2], is -3 there"));
 }
 
