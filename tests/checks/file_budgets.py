@@ -2,7 +2,7 @@
 """Size budgets: the program stays small enough to be read.
 
 A source file has at most 800 lines (300 is normal, from 500 on it is listed); the core (graph/,
-runtime/, importers/) at most 31,000, with ops/ 64,000. Raising a budget is a commit of its own, with
+runtime/, importers/) at most 35,000, with ops/ 68,000. Raising a budget is a commit of its own, with
 the reason beside the number.
 """
 import os
@@ -20,7 +20,9 @@ FILE_BUDGET, FILE_THOUGHT = 800, 500
 # nine optimizers, policies, repairs of what exporters break): about 600 lines each, and 16-bit kernels.
 # 31,000 and 64,000: padding, the numerics watch, sparse rows; then what feeds and shows a training
 # (pictures, tables, token streams, loader threads, event files, the report): 3,500 lines of core.
-CORE_BUDGET, TOTAL_BUDGET = 31_000, 64_000
+# 35,000 and 68,000: each of these parts came to about 2,700 lines: formats with their hostile input, a
+# loader that is exact for any number of threads; event files, PNG, the timeline, MLflow written by hand.
+CORE_BUDGET, TOTAL_BUDGET = 35_000, 68_000
 EXCEPTIONS = {}  # path: (lines, reason)
 
 
