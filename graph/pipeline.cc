@@ -18,6 +18,7 @@ bool with_gradients(const StepSpec& s) { return s.mode == Mode::kTrain || s.mode
 bool with_dropout(const StepSpec& s) { return s.dropout >= 0 && with_gradients(s); }
 bool with_lora(const StepSpec& s) { return s.lora.rank > 0 && s.mode != Mode::kPredict; }
 bool with_recompute(const StepSpec& s) { return with_gradients(s) && s.recompute.mode != "off"; }
+bool with_pads(const StepSpec& s) { return with_gradients(s) && s.pad_multiple > 1; }
 bool with_narrow(const StepSpec& s) { return s.narrow != DType::kUndefined; }
 bool with_tf32(const StepSpec& s) { return s.tf32; }
 bool with_updates(const StepSpec& s) { return s.mode == Mode::kTrain; }
@@ -40,9 +41,10 @@ const std::vector<Pass>& passes() {
        Switch::kNeeded},
       {"check_trainable", "all problems are told before any time is spent", pass_check_trainable,
        with_gradients, Switch::kMayBeOff},
-      // pad_dims: before autodiff, so that Pad and Slice gradients come by rule.
       {"fuse_forward", "before autodiff: the fused op's own gradient is then used",
        pass_fuse_forward, nullptr, Switch::kMayBeOff},
+      {"pad_dims", "before autodiff: gradients of Pad and Slice come by rule", pass_pad_dims,
+       with_pads, Switch::kMayBeOff},
       {"layout", "channels-last where conv-like ops want it; transposes pushed to the borders",
        pass_layout, with_f32, Switch::kMayBeOff},
       {"cast_precision", "before autodiff: Cast's own gradient yields f32 master gradients",

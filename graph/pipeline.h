@@ -148,6 +148,7 @@ struct StepSpec {
   DType narrow = DType::kUndefined;  // kBF16, kF16: what cast_precision computes in
   bool tf32 = false;                 // products of numbers rounded to tf32
   RecomputeSpec recompute;
+  int64_t pad_multiple = 0;  // extents of products are rounded up to it; 0 = not
   uint64_t seed = 0;
   std::string batch_norm = "train";  // train | frozen
   bool file_modes = false;  // norms and dropout do what their training_mode in the file says, in

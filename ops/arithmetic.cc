@@ -2,6 +2,7 @@
 //
 // Integers: Div truncates, x / 0 = 0, overflow wraps. On tensors that carry shapes the contents are
 // computed too. Gradients: the usual ones; the sum over broadcast axes is autodiff's.
+#include "graph/pad_axes.h"
 #include "ops/common/elementwise.h"
 #include "ops/common/shape_arith.h"
 
@@ -58,6 +59,7 @@ OpDef add_op() {
           .infer = infer_arithmetic<add_dims>,
           .grad = {grad("a", dy), grad("b", dy)},
           .ew = Ew::kAdd,
+          .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}, {0, 1}},
           .kernels = ew_kernels(),
           .examples = plain_examples()};
@@ -71,6 +73,7 @@ OpDef sub_op() {
           .infer = infer_arithmetic<sub_dims>,
           .grad = {grad("a", dy), grad("b", [](Grad& g) { return -g.dy(); })},
           .ew = Ew::kSub,
+          .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}, {0, 1}},
           .kernels = ew_kernels(),
           .examples = plain_examples()};
@@ -112,6 +115,7 @@ OpDef sum_op() {
           .infer = infer_arithmetic<add_dims>,
           .grad = {grad("xs", dy)},
           .ew = Ew::kAdd,
+          .pad = Pad::kZeroToZero,
           .inplace = {{0, 0}},
           .kernels = ew_kernels(),
           .examples = kVariadic};
@@ -138,6 +142,7 @@ OpDef mean_op() {
 }  // namespace
 
 void register_arithmetic(OpTable& table) {
+  add_pad_rule("Mul", {pad_axes_any_zero});
   table.add(add_op());
   table.add(sub_op());
   table.add(mul_op());

@@ -6,6 +6,7 @@
 // gradient uses the same divisor, gathered per input element.
 #include <span>
 
+#include "graph/pad_axes.h"
 #include "ops/common/pool_planes.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
@@ -328,6 +329,8 @@ OpDef average_pool_grad_op() {
 }  // namespace
 
 void register_average_pool(OpTable& table) {
+  add_pad_rule("AveragePool", {pad_axes_of_channels});
+  add_pad_rule("GlobalAveragePool", {pad_axes_of_channels});
   table.add(average_pool_op());
   table.add(global_average_pool_op());
   table.add(average_pool_grad_op());

@@ -12,6 +12,7 @@
 // is there because the same in primitive ops takes 11 passes over memory instead of 5
 // (docs/performance.md).
 #include "graph/error.h"
+#include "graph/pad_axes.h"
 #include "ops/common/batch_norm_kernels.h"
 #include "ops/common/checks.h"
 #include "ops/common/share_node.h"
@@ -120,6 +121,15 @@ std::optional<LayoutChange> to_channels_last(Graph& g, NodeId n) {
   return LayoutChange{{0}, {0}};
 }
 
+// A channel of zeros with scale 0 and bias 0 stays one; its variance is 0, so epsilon must not be.
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  if (per_position(n.attrs) || n.attrs.i("channels_last", 0) || !(n.attrs.f("epsilon", 1e-5) > 0))
+    return std::nullopt;
+  const std::string x =
+      ".c" + std::string(static_cast<size_t>(g.value(n.inputs[0]).shape.rank() - 2), '.');
+  return PadAxes{{x, "c", "c", "c", "c", x}, {x, "c", "c", "c", "c"}};
+}
+
 const Attrs kTrain = {{"training_mode", int64_t{1}}};
 Attrs train(Attrs more) {
   more.set("training_mode", int64_t{1});
@@ -221,6 +231,7 @@ OpDef batch_norm_grad_op() {
 }  // namespace
 
 void register_batch_normalization(OpTable& table) {
+  add_pad_rule("BatchNormalization", {pad_axes});
   table.add(batch_norm_op());
   table.add(batch_norm_grad_op());
 }

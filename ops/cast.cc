@@ -102,6 +102,7 @@ OpDef cast_op() {
       .grad = {grad("x", cast_back)},
       .ew = Ew::kCast,
       .storage = true,
+      .pad = Pad::kZeroToZero,
       .kernels = cast_kernels(),
       .examples = {{.in = {f({2, 3})}, .attrs = to("f64")},
                    {.in = {f({2, 3})},

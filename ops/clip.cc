@@ -4,6 +4,7 @@
 // Gradients as torch.clamp of PyTorch 2.15. Fixed bounds are numbers to it: dx is dy strictly
 // between them, else 0. Bounds that are computed or trained are tensors to it, as min(max(x, low),
 // high): at a tie each side gets half.
+#include "graph/pad_axes.h"
 #include "ops/common/elementwise.h"
 
 namespace ortrain::ops {
@@ -79,6 +80,20 @@ std::vector<Expr> clip_parts(Decompose& d) {
   return {y};
 }
 
+// Zeros stay where 0 lies between the bounds, which must be numbers known now.
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  for (size_t i = 1; i < n.inputs.size(); ++i) {
+    if (n.inputs[i] == kNone) continue;
+    const HostTensor* t =
+        g.value(n.inputs[i]).source == Source::kConst ? g.tensor(n.inputs[i]) : nullptr;
+    if (!t || t->count() != 1 || !(i == 1 ? t->as_double(0) <= 0 : t->as_double(0) >= 0))
+      return std::nullopt;
+  }
+  std::string x;
+  for (int a = 0; a < g.value(n.inputs[0]).shape.rank(); ++a) x += static_cast<char>('a' + a);
+  return PadAxes{{x}, {x}};
+}
+
 }  // namespace
 
 OpDef clip_op() {
@@ -109,6 +124,9 @@ OpDef clip_op() {
   };
 }
 
-void register_clip(OpTable& table) { table.add(clip_op()); }
+void register_clip(OpTable& table) {
+  add_pad_rule("Clip", {pad_axes});
+  table.add(clip_op());
+}
 
 }  // namespace ortrain::ops

@@ -5,6 +5,7 @@
 // what is computed) and channels_last=1 (set by the layout pass; the weight keeps the file's
 // layout). ConvTranspose is ortrain.ConvGradInput seen from the other side, so that has gradients.
 #include "graph/error.h"
+#include "graph/pad_axes.h"
 #include "ops/common/checks.h"
 #include "ops/common/conv_kernels.h"
 #include "ops/common/infer_shapes.h"
@@ -78,6 +79,25 @@ double grad_input_flops(const Graph& g, const Node& n) {
 }
 double grad_weight_flops(const Graph& g, const Node& n) {
   return flops_of(g, n.inputs[1], n.attrs.ints("w_shape"));
+}
+
+// Channels of a plain convolution, and of one with a filter per channel (its group follows). The
+// fast path's attributes of layout are set later.
+bool per_channel(const Graph& g, const Node& n) {
+  const Dims w = g.value(n.inputs[1]).shape.values();
+  const int64_t group = n.attrs.i("group", 1);
+  return group > 1 && w[0] == group && w[1] == 1;
+}
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  if (n.attrs.i("channels_last", 0) || !g.value(n.inputs[1]).shape.is_const()) return std::nullopt;
+  const bool each = per_channel(g, n);
+  if (!each && n.attrs.i("group", 1) != 1) return std::nullopt;
+  const std::string space(static_cast<size_t>(g.value(n.inputs[0]).shape.rank() - 2), '.');
+  return each ? PadAxes{{".c" + space, "c." + space, "c"}, {".c" + space}}
+              : PadAxes{{".C" + space, "MC" + space, "M"}, {".M" + space}};
+}
+void pad_widen(Graph& g, NodeId n, const Dims& widened) {
+  if (per_channel(g, g.node(n))) g.node(n).attrs.set("group", widened[1]);
 }
 
 using L = std::vector<int64_t>;
@@ -226,6 +246,7 @@ OpDef conv_grad_weight_op() {
 }  // namespace
 
 void register_conv(OpTable& table) {
+  add_pad_rule("Conv", {pad_axes, pad_widen});
   table.add(conv_op());
   table.add(conv_grad_input_op());
   table.add(conv_grad_weight_op());

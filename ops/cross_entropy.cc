@@ -5,13 +5,15 @@
 // whose label is not ignore_index; s is label smoothing, w are optional class weights (PyTorch's
 // CrossEntropyLoss, reduction mean). With probabilities (float labels of the logits' shape): mean
 // over all positions of -sum_c p log softmax. All positions ignored: loss 0 and gradient 0. A label
-// outside [0, C) is reported as a fault and counts as ignored. Also outputs what the gradient
-// reads: the divisor, and lse [2, positions]: the largest logit, and the log of sum_c exp(x_c -
-// largest). Their sum is the log-sum-exp; kept apart, logits of any size lose no digits.
+// outside [0, C) is reported as a fault and counts as ignored. With `classes` (set by pass
+// pad_dims) only so many of C count, the gradient of the others is 0. Also outputs what the
+// gradient reads: the divisor, and lse [2, positions]: the largest logit, and the log of sum_c
+// exp(x_c - largest). Their sum is the log-sum-exp; kept apart, logits of any size lose no digits.
 #include <algorithm>
 #include <cmath>
 
 #include "graph/error.h"
+#include "graph/pad_axes.h"
 #include "ops/common/ref.h"
 #include "ops/common/softmax_lines.h"
 #include "runtime/kernel.h"
@@ -20,16 +22,18 @@ namespace ortrain::ops {
 namespace {
 
 struct Layout {
-  int64_t outer = 1, classes = 1, inner = 1;  // logits as [outer, classes, inner]
+  int64_t outer = 1, classes = 1, inner = 1;  // logits as [outer, stride, inner]; the first
+  int64_t stride = 1;                         // `classes` of each line count
   int64_t positions() const { return outer * inner; }
 };
 Layout layout_of(const Attrs& attrs, const Dims& dims) {
   Layout l;
   const int axis = normalize_axis(attrs.i("axis", 1), static_cast<int>(dims.size()));
   for (int i = 0; i < static_cast<int>(dims.size()); ++i) {
-    int64_t& slot = i < axis ? l.outer : i == axis ? l.classes : l.inner;
+    int64_t& slot = i < axis ? l.outer : i == axis ? l.stride : l.inner;
     slot *= dims[static_cast<size_t>(i)];
   }
+  l.classes = attrs.i("classes", l.stride);
   return l;
 }
 
@@ -132,7 +136,7 @@ void forward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t 
   float tops[kBlock], rests[kBlock];
   int64_t block = begin, block_end = begin;  // positions whose tops and rests are known
   for (int64_t p = begin; p < end; ++p) {
-    const int64_t base = (p / l.inner) * l.classes * l.inner + p % l.inner;
+    const int64_t base = (p / l.inner) * l.stride * l.inner + p % l.inner;
     const T* x = logits + base;
     Lse<double> lse{0, 0};
     if constexpr (std::is_same_v<T, float>) {
@@ -228,7 +232,7 @@ void backward_columns(const Config& c, const KernelArgs& a, int64_t begin, int64
   int64_t label[kBlock];
   for (int64_t p = begin; p < end;) {
     const int64_t n = std::min({end - p, kBlock, (p / l.inner + 1) * l.inner - p});
-    const int64_t base = (p / l.inner) * l.classes * l.inner + p % l.inner;
+    const int64_t base = (p / l.inner) * l.stride * l.inner + p % l.inner;
     for (int64_t j = 0; j < n; ++j) {
       label[j] = label_at(a.x<L>(1), p + j, l.classes, c.ignore, a.fault);
       counts[j] = label[j] >= 0 && scale != 0;
@@ -240,6 +244,7 @@ void backward_columns(const Config& c, const KernelArgs& a, int64_t begin, int64
       softmax_scaled_columns(a.x<float>(0) + base + k * l.inner, dx + k * l.inner, n, lse + p,
                              lse + p + l.positions(), mass, counts,
                              static_cast<float>(scale * even * weight(k)));
+    for (int64_t k = l.classes; k < l.stride; ++k) std::fill_n(dx + k * l.inner, n, 0.f);
     for (int64_t j = 0; j < n; ++j)
       if (counts[j])
         dx[label[j] * l.inner + j] -=
@@ -262,9 +267,10 @@ void backward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t
   T* out = a.y<T>(0);
   const double even = c.smoothing / static_cast<double>(l.classes);
   for (int64_t p = begin; p < end; ++p) {
-    const int64_t base = (p / l.inner) * l.classes * l.inner + p % l.inner;
+    const int64_t base = (p / l.inner) * l.stride * l.inner + p % l.inner;
     const T* x = logits + base;
     T* dx = out + base;
+    for (int64_t k = l.classes; k < l.stride; ++k) dx[k * l.inner] = store<T>(0);
     const Lse<double> lse{load(lse_in[p]), load(lse_in[p + l.positions()])};
     const int64_t t = c.probabilities ? 0 : label_at(labels, p, l.classes, c.ignore, a.fault);
     if (t < 0 || scale == 0) {
@@ -322,6 +328,20 @@ Kernel prepare(const KernelQuery& q) {
   });
 }
 
+// Lanes added to the classes do not count: attribute `classes` says how many do.
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  const int rank = g.value(n.inputs[0]).shape.rank();
+  std::string logits(static_cast<size_t>(rank), '.');
+  logits[static_cast<size_t>(normalize_axis(n.attrs.i("axis", 1), rank))] = 'c';
+  return PadAxes{{logits, is_float(g.value(n.inputs[1]).dtype) ? logits : "", "c"}, {}};
+}
+void pad_widen(Graph& g, NodeId n, const Dims&) {
+  const Shape& x = g.value(g.node(n).inputs[0]).shape;
+  Attrs& attrs = g.node(n).attrs;
+  if (!attrs.has("classes"))
+    attrs.set("classes", x[normalize_axis(attrs.i("axis", 1), x.rank())].value());
+}
+
 Expr gradient(Grad& g) {
   return g.b.op("ortrain.CrossEntropyGrad",
                 {g.x(0), g.x(1), g.has_x(2) ? g.x(2) : Expr(), g.y(1), g.y(2), g.dy(0)}, g.attrs());
@@ -330,6 +350,7 @@ Expr gradient(Grad& g) {
 }  // namespace
 
 void register_cross_entropy(OpTable& table) {
+  add_pad_rule("ortrain.CrossEntropy", {pad_axes, pad_widen});
   const ExampleInput labels = ints({4}, 0, 5);
   table.add({
       .name = "ortrain.CrossEntropy",
@@ -350,6 +371,10 @@ void register_cross_entropy(OpTable& table) {
                     .attrs = {{"label_smoothing", 0.1}, {"ignore_index", int64_t{2}}}},
                    {.in = {f({4, 5}), iconst({4}, {0, -100, 4, -100})}},
                    {.in = {f({3, 2}), iconst({3}, {-100, -100, -100})}},
+                   {.in = {f({4, 7}), labels, f({7}, 0.5, 2)},
+                    .attrs = {{"classes", int64_t{5}}, {"label_smoothing", 0.1}}},
+                   {.in = {f({2, 6, 300}), ints({2, 300}, 0, 5)},
+                    .attrs = {{"classes", int64_t{5}}}},
                    {.in = {floats({2, 3}, {3e7, 3e7, 3e7, -2e8, -2e8, -2e8}), iconst({2}, {0, 2})},
                     .check_grad = false,
                     .note = "differences of such logits have no digits"},

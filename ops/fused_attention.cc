@@ -14,6 +14,7 @@
 
 #include "graph/error.h"
 #include "graph/half.h"
+#include "graph/pad_axes.h"
 #include "ops/common/attention_kernel.h"
 #include "ops/common/checks.h"
 #include "ops/common/ref.h"
@@ -374,6 +375,12 @@ std::vector<Expr> decompose(Decompose& d) {
   return {tokens ? b.transpose(y, {0, 2, 1, 3}) : y, stats};
 }
 
+// Widths of the heads; the scale is an attribute, it does not follow.
+std::optional<PadAxes> pad_axes(const Graph&, const Node& n) {
+  if (n.inputs.size() < 2 || n.inputs[1] == kNone) return PadAxes{{"....D"}, {"...D"}};
+  return PadAxes{{"...D", "...D", "...E"}, {"...E"}};
+}
+
 double flops(const Graph& g, const Node& n) {
   const Shape &y = g.value(n.outputs[0]).shape, &q = g.value(n.inputs[0]).shape;
   if (!y.is_const() || !q.is_const()) return 0;
@@ -388,6 +395,7 @@ double flops(const Graph& g, const Node& n) {
 }  // namespace
 
 void register_fused_attention(OpTable& table) {
+  add_pad_rule("ortrain.Attention", {pad_axes});
   const Attrs causal{{"scale", 0.5}, {"causal", int64_t{1}}};
   const Attrs tokens{{"scale", 0.7}, {"causal", int64_t{1}}, {"token_major", int64_t{1}}};
   const Attrs guard{{"scale", 0.5}, {"guard", int64_t{1}}};

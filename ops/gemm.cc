@@ -3,6 +3,7 @@
 // Means (and its gradient comes from) Linear when it is one: op(a) = a, alpha = beta = 1, c of
 // shape [N]; else MatMul, Mul and Add. fuse_forward applies that; the own kernels serve when it is
 // off.
+#include "graph/pad_axes.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/ref.h"
 
@@ -115,6 +116,18 @@ double flops(const Graph& g, const Node& n) {
          static_cast<double>(g.value(n.inputs[0]).shape[k_axis].value());
 }
 
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  PadAxes p{{n.attrs.i("transA", 0) ? "K." : ".K", n.attrs.i("transB", 0) ? "NK" : "KN"}, {".N"}};
+  if (n.inputs.size() > 2 && n.inputs[2] != kNone) {
+    const Shape &c = g.value(n.inputs[2]).shape, &y = g.value(n.outputs[0]).shape;
+    std::string letters(static_cast<size_t>(c.rank()), '.');
+    if (c.rank() == 0 || !(c[c.rank() - 1] == y[1])) return std::nullopt;
+    letters.back() = 'N';
+    p.inputs.push_back(letters);
+  }
+  return p;
+}
+
 OpDef gemm_op() {
   const Attrs ta = {{"transA", int64_t{1}}}, tb = {{"transB", int64_t{1}}};
   return {
@@ -149,6 +162,9 @@ OpDef gemm_op() {
 
 }  // namespace
 
-void register_gemm(OpTable& table) { table.add(gemm_op()); }
+void register_gemm(OpTable& table) {
+  add_pad_rule("Gemm", {pad_axes});
+  table.add(gemm_op());
+}
 
 }  // namespace ortrain::ops

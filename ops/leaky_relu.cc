@@ -3,6 +3,7 @@
 // LeakyRelu's slope is the attribute alpha; PRelu's is a tensor that broadcasts to x. Gradients as
 // PyTorch: at 0 the slope's side is taken for x; PRelu's slope gets dy x where x <= 0.
 #include "graph/error.h"
+#include "graph/pad_axes.h"
 #include "ops/common/elementwise.h"
 
 namespace ortrain::ops {
@@ -102,6 +103,7 @@ OpDef thresholded_relu_op() {
 }  // namespace
 
 void register_leaky_relu(OpTable& table) {
+  add_pad_rule("PRelu", {pad_axes_any_zero});
   table.add(leaky_relu_op());
   table.add(prelu_op());
   table.add(thresholded_relu_op());

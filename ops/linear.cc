@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <span>
 
+#include "graph/pad_axes.h"
 #include "ops/common/checks.h"
 #include "ops/common/half_product.h"
 #include "ops/common/matrix_product.h"
@@ -184,6 +185,11 @@ double flops_with(const Graph& g, ValueId rows, ValueId w) {
 double flops_xw(const Graph& g, const Node& n) { return flops_with(g, n.inputs[0], n.inputs[1]); }
 double flops_dw(const Graph& g, const Node& n) { return flops_with(g, n.inputs[0], n.outputs[0]); }
 
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  const std::string rows(static_cast<size_t>(g.value(n.inputs[0]).shape.rank() - 1), '.');
+  return PadAxes{{rows + "K", trans_b(n.attrs) ? "NK" : "KN", "N"}, {rows + "N"}};
+}
+
 const Attrs kTransB = {{"trans_b", int64_t{1}}};
 
 OpDef linear_op() {
@@ -243,6 +249,7 @@ OpDef linear_grad_weight_op() {
 }  // namespace
 
 void register_linear(OpTable& table) {
+  add_pad_rule("ortrain.Linear", {pad_axes});
   table.add(linear_op());
   table.add(linear_grad_input_op());
   table.add(linear_grad_weight_op());

@@ -6,6 +6,7 @@
 // b with a batched a sums over the batch inside the product.
 #include <numeric>
 
+#include "graph/pad_axes.h"
 #include "ops/common/half_product.h"
 #include "ops/common/infer_shapes.h"
 #include "ops/common/matrix_product.h"
@@ -184,6 +185,22 @@ double flops(const Graph& g, const Node& n) {
          static_cast<double>(a[k_axis].value());
 }
 
+// The extents of a product with a matrix, as weights are, are worth a multiple.
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  const int ra = g.value(n.inputs[0]).shape.rank(), rb = g.value(n.inputs[1]).shape.rank();
+  if (ra < 2 || rb < 2) return std::nullopt;
+  const auto operand = [&](int rank, const char* plain, const char* swapped, const char* trans) {
+    return std::string(static_cast<size_t>(rank - 2), '.') +
+           (n.attrs.i(trans, 0) != 0 ? swapped : plain);
+  };
+  const std::string batch(static_cast<size_t>(std::max(ra, rb) - 2), '.');
+  if (rb == 2)
+    return PadAxes{{operand(ra, "mK", "Km", "trans_a"), operand(rb, "KN", "NK", "trans_b")},
+                   {batch + "mN"}};
+  return PadAxes{{operand(ra, "mk", "km", "trans_a"), operand(rb, "kn", "nk", "trans_b")},
+                 {batch + "mn"}};
+}
+
 OpDef matmul_op() {
   return {
       .name = "MatMul",
@@ -192,7 +209,6 @@ OpDef matmul_op() {
       .infer = infer_matmul,
       .grad = {grad("A", grad_a), grad("B", grad_b)},
       .precision = Precision::kAlways16,
-      .pad = Pad::kZeroToZero,
       .flops = flops,
       .kernels = {{"cpu", "half", reject_half, prepare_half},
                   {"cpu", "onednn", reject_onednn, prepare_onednn},
@@ -228,6 +244,9 @@ OpDef matmul_op() {
 
 }  // namespace
 
-void register_matmul(OpTable& table) { table.add(matmul_op()); }
+void register_matmul(OpTable& table) {
+  add_pad_rule("MatMul", {pad_axes});
+  table.add(matmul_op());
+}
 
 }  // namespace ortrain::ops

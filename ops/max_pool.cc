@@ -8,6 +8,7 @@
 #include <limits>
 #include <span>
 
+#include "graph/pad_axes.h"
 #include "ops/common/max_pool_rows.h"
 #include "ops/common/pool_planes.h"
 #include "ops/common/ref.h"
@@ -308,6 +309,7 @@ OpDef global_max_pool_op() {
 }  // namespace
 
 void register_max_pool(OpTable& table) {
+  add_pad_rule("MaxPool", {pad_axes_of_channels});
   table.add(max_pool_op());
   table.add(max_pool_grad_op());
   table.add(global_max_pool_op());

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/pad_axes.h"
+
 namespace ortrain::ops {
 
 namespace {
@@ -198,6 +200,21 @@ std::optional<LayoutChange> channels_last(Graph& g, NodeId n) {
   return keep ? LayoutChange{{0}, {0}} : LayoutChange{{0}, {}};
 }
 
+// Axes that are not reduced; for sums and means of something.
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  const Shape& x = g.value(n.inputs[0]).shape;
+  if (!x.is_const() || x.count() == Dim(0)) return std::nullopt;
+  const std::vector<int> axes = axes_of(g, n);
+  std::string in, out;
+  for (int a = 0; a < x.rank(); ++a) {
+    const bool gone = std::find(axes.begin(), axes.end(), a) != axes.end();
+    const char letter = gone ? '.' : static_cast<char>('a' + a);
+    in += letter;
+    if (!gone || n.attrs.i("keepdims", 1) != 0) out += letter;
+  }
+  return PadAxes{{in}, {out}};
+}
+
 Example example(ExampleInput x, std::vector<int64_t> axes, int64_t keepdims) {
   return {.in = {std::move(x), ivals(std::move(axes))}, .attrs = {{"keepdims", keepdims}}};
 }
@@ -243,8 +260,9 @@ OpDef composite(const char* name, GradFn gradient, DecomposeFn parts, double low
 }  // namespace
 
 void register_reduce(OpTable& table) {
+  add_pad_rule("ReduceSum", {pad_axes});
+  add_pad_rule("ReduceMean", {pad_axes});
   OpDef sum = reduction("ReduceSum", sum_grad, -2, 2);
-  sum.pad = Pad::kZeroToZero;
   sum.kernels = reduce_kernels<Reduce::kSum>();
   sum.examples.push_back(example(f({0, 3}), {0}, 0));
   sum.examples.push_back(example(f({3000, 33}), {0}, 0));

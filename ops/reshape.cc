@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
+#include "graph/pad_axes.h"
 #include "ops/common/movement.h"
 
 namespace ortrain::ops {
@@ -109,6 +110,32 @@ void axes_to_input(RawNode& r) {
   if (r.opset < 13) r.ints_to_input("axes", 1);
 }
 
+// Axes that keep their extent and their place: as much lies before them on both sides.
+std::optional<PadAxes> pad_axes(const Graph& g, const Node& n) {
+  const Shape &x = g.value(n.inputs[0]).shape, &y = g.value(n.outputs[0]).shape;
+  if (!x.is_const() || !y.is_const() || x.count() == Dim(0)) return std::nullopt;
+  PadAxes p{{std::string(static_cast<size_t>(x.rank()), '.')},
+            {std::string(static_cast<size_t>(y.rank()), '.')}};
+  char letter = 'a';
+  int64_t before_x = 1, before_y = 1;
+  for (int i = 0, j = 0; i < x.rank() && j < y.rank();) {
+    if (before_x == before_y && x[i] == y[j]) {
+      if (letter <= 'z') {
+        p.inputs[0][static_cast<size_t>(i)] = p.outputs[0][static_cast<size_t>(j)] = letter++;
+      }
+      before_x *= x[i++].value(), before_y *= y[j++].value();
+    } else if (before_x * x[i].value() <= before_y * y[j].value()) {
+      before_x *= x[i++].value();
+    } else {
+      before_y *= y[j++].value();
+    }
+  }
+  return p;
+}
+void reshape_widen(Graph& g, NodeId n, const Dims& widened) {
+  g.set_input(n, 1, g.add_const(HostTensor::ints(widened)));
+}
+
 Expr back(Grad& g) { return g.b.reshape_like(g.dy(), g.x(0)); }
 
 OpDef view_op(std::string name, std::vector<std::string> inputs, std::string output,
@@ -125,6 +152,7 @@ OpDef view_op(std::string name, std::vector<std::string> inputs, std::string out
   op.inputs = std::move(inputs);
   op.view = true;
   op.storage = true;
+  add_pad_rule(op.name, {pad_axes, nullptr});
   op.kernels = view_kernels();
   return op;
 }
@@ -134,6 +162,7 @@ OpDef view_op(std::string name, std::vector<std::string> inputs, std::string out
 void register_reshape(OpTable& table) {
   OpDef reshape = view_op("Reshape", {"data", "shape"}, "reshaped", infer_reshape);
   reshape.since = 5;
+  add_pad_rule("Reshape", {pad_axes, reshape_widen});
   reshape.examples = {{.in = {f({2, 3, 4}), ivals({4, -1})}},
                       {.in = {f({2, 3, 4}), ivals({0, 12})}},
                       {.in = {f({2, 3, 4}), ivals({0, 0, 2, -1})}},

@@ -11,7 +11,6 @@ OpDef sqrt_op() {
       .infer = infer_same_as_first,
       .grad = {grad("x", [](Grad& g) { return g.dy() / (2 * g.y()); })},
       .ew = Ew::kSqrt,
-      .pad = Pad::kZeroToZero,
       .inplace = {{0, 0}},
       .kernels = ew_kernels(),
       .examples = {{.in = {f({2, 3}, 0.1, 4)}},

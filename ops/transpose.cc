@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "graph/pad_axes.h"
 #include "ops/common/movement.h"
 
 namespace ortrain::ops {
@@ -45,11 +46,20 @@ Expr transpose_grad(Grad& g) {
   return g.b.transpose(g.dy(), inverse);
 }
 
+std::optional<PadAxes> transpose_pad_axes(const Graph& g, const Node& n) {
+  const std::vector<int64_t> perm = permutation(n.attrs, g.value(n.inputs[0]).shape.rank());
+  std::string in, out;
+  for (size_t i = 0; i < perm.size(); ++i) in += static_cast<char>('a' + i);
+  for (int64_t axis : perm) out += in[static_cast<size_t>(axis)];
+  return PadAxes{{in}, {out}};
+}
+
 using Perm = std::vector<int64_t>;
 
 }  // namespace
 
 void register_transpose(OpTable& table) {
+  add_pad_rule("Transpose", {transpose_pad_axes});
   table.add({
       .name = "Transpose",
       .inputs = {"data"},
@@ -57,7 +67,6 @@ void register_transpose(OpTable& table) {
       .infer = infer_transpose,
       .grad = {grad("data", transpose_grad)},
       .storage = true,
-      .pad = Pad::kZeroToZero,
       .kernels = copy_kernels<make>(),
       .examples = {{.in = {f({3, 5})}},
                    {.in = {f({67, 130})}},

@@ -8,6 +8,7 @@ namespace ortrain {
 
 void pass_infer(Graph& g, PassContext& ctx);
 void pass_dropout(Graph& g, PassContext& ctx);
+void pass_pad_dims(Graph& g, PassContext& ctx);
 void pass_lora(Graph& g, PassContext& ctx);
 void pass_canonicalize(Graph& g, PassContext& ctx);
 void pass_attach_loss(Graph& g, PassContext& ctx);
