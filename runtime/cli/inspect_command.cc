@@ -11,6 +11,7 @@
 #include "graph/passes/param_groups.h"
 #include "graph/trainable.h"
 #include "runtime/cli/setup.h"
+#include "runtime/pad_gain.h"
 
 namespace ortrain::cli {
 namespace {
@@ -56,6 +57,22 @@ std::vector<std::string> decide_without_loss(Graph& g, const StepSpec& spec) {
       if (std::find(problems.begin(), problems.end(), p) == problems.end())
         problems.push_back(std::move(p));
   return problems;
+}
+
+// What padding does to this step, measured; for `auto`, which pads nothing on a CPU, what could be.
+void print_padding(const Context& c, const StepSpec& spec) {
+  const std::string& asked = c.config.text("pad-dims");
+  if (asked == "off" || spec.disabled.contains("pad_dims")) return;
+  const bool measure = asked != "auto";
+  const int64_t multiple = measure ? std::stoll(asked) : 8;
+  const PadGain gain = pad_gain(c.file->graph(), spec, multiple, select_options(c), measure);
+  if (gain.did.empty())
+    std::printf("pad-dims: every extent of a product is a multiple of %lld already\n",
+                static_cast<long long>(multiple));
+  else
+    std::printf("pad-dims %s%s\n",
+                measure ? cat(multiple, ": ").c_str() : "auto: off on a CPU; 8 would pad ",
+                pad_gain_text(gain).c_str());
 }
 
 void print_notes(const std::vector<PassNote>& notes) {
@@ -121,6 +138,7 @@ int run_inspect(Context& c) {
   if (p.recompute().copies > 0)
     std::printf("%s; %zu bytes in all instead of %zu\n", recompute_text(p.recompute()).c_str(),
                 run.fit().used.total(), run.fit().unconstrained);
+  print_padding(c, run.spec());
   if (c.config.on("passes")) {
     std::printf("\npasses, in order:\n");
     print_notes(p.notes());

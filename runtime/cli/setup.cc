@@ -61,6 +61,10 @@ StepSpec make_spec(const Context& c, Mode mode) {
   s.optimizer = optimizer_spec(k);
   s.loss_scale = loss_scale_spec(k.list("loss-scale"), k.text("precision"));
   s.recompute.mode = k.text("recompute");
+  // auto is off on CPUs: their products handle the rest of a tile for less than the zeros cost
+  // (docs/training.md has the figures).
+  if (const std::string& pad = k.text("pad-dims"); pad != "auto" && pad != "off")
+    s.pad_multiple = std::stoll(pad);
   set_precision(s, k.text("precision"));
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
