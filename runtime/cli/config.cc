@@ -46,7 +46,7 @@ std::string relative_to(const std::string& folder, const std::string& paths) {
     const size_t eq = part.find('=');
     const std::string name = eq == std::string::npos ? "" : part.substr(0, eq + 1);
     const std::filesystem::path path = eq == std::string::npos ? part : part.substr(eq + 1);
-    const bool as_is = path.is_absolute() || folder.empty();
+    const bool as_is = path.is_absolute() || folder.empty() || path == "-";
     out += (out.empty() ? "" : ",") + name +
            (as_is ? path : (folder / path).lexically_normal()).string();
   }

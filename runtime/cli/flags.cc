@@ -15,8 +15,9 @@ const std::vector<Flag>& flag_table() {
   constexpr double kBig = kNoBound;
   static const std::vector<Flag> table = {
       {"data", kPath, "", "Data",
-       "training data: .npz, .npy, .safetensors, a folder of .npy or of pictures (class per "
-       "folder)"},
+       "training data: .npz, .npy, .safetensors, .csv, .tsv, .bin (tokens), .txt, a folder of "
+       "pictures "
+       "(class per folder), of .npy or of ONNX test data; several, globs, A:0.7,B:0.3; - = stdin"},
       {"eval-data", kPath, "", "Data", "evaluation arrays, same form"},
       {"label", kText, "", "Data",
        "name of the label array (default: labels, label, target, targets, y)"},
@@ -24,6 +25,13 @@ const std::vector<Flag>& flag_table() {
        "INPUT:ARRAY: the array that a graph input is made of; repeatable"},
       {"prepare", kParts, "", "Data",
        "INPUT:resize=256,crop=224,flip,mean=0.5,std=0.2,...; repeatable, see docs/data.md"},
+      {"split", kText, "", "Data",
+       "hold out for evaluation: a fraction, or a file with a sample per line"},
+      {"window", kInt, "", "Data", "tokens per sample (default: what the model takes)", 1, kBig},
+      {"stride", kInt, "", "Data", "tokens from one sample to the next (default: the window)", 1,
+       kBig},
+      {"tokens", kChoice, "uint16", "Data", "type of .bin files", 0, 0, {"uint16", "uint32"}},
+      {"text", kChoice, "", "Data", ".txt files as bytes or characters", 0, 0, {"bytes", "chars"}},
       {"strict", kSwitch, "false", "Data",
        "stop at a sample that cannot be read; else it is left out"},
       {"workers", kInt, "0", "Data", "loader threads; 0 = by the kind of data", 0, 256},

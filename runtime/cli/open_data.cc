@@ -5,8 +5,10 @@
 #include <sstream>
 
 #include "graph/error.h"
+#include "importers/onnx_tensor.h"
 #include "runtime/cli/setup.h"
 #include "runtime/data/atomic_file.h"
+#include "runtime/data/pick.h"
 #include "runtime/threads.h"
 
 namespace ortrain::cli {
@@ -67,6 +69,12 @@ data::OpenOptions open_options(const Context& c, DataUse use) {
   o.prepare = data::parse_prepare(c.config.text("prepare"));
   o.map = parse_map(c.config.text("map"));
   o.vocabularies = c.vocabularies;
+  o.label = c.config.text("label");
+  o.window = c.config.has("window") ? c.config.integer("window") : 0;
+  o.stride = c.config.has("stride") ? c.config.integer("stride") : 0;
+  o.token = c.config.text("tokens") == "uint32" ? DType::kU32 : DType::kU16;
+  o.text = c.config.text("text");
+  o.read_pb = read_tensor_file;
   o.training = use == DataUse::kTrain;
   o.strict = c.config.on("strict");
   o.seed = static_cast<uint64_t>(c.config.integer("seed"));
@@ -75,6 +83,13 @@ data::OpenOptions open_options(const Context& c, DataUse use) {
 
 data::Dataset open_data(const Context& c, const std::string& paths, DataUse use) {
   data::Dataset set = data::Dataset::open(paths, open_options(c, use));
+  // A held-out part of --data is what --eval-data would be.
+  if (c.config.has("split") && !c.config.has("eval-data") && use != DataUse::kPredict) {
+    set = data::held(std::move(set), c.config.text("split"), use == DataUse::kEval);
+    set.notes.push_back(
+        cat("--split ", c.config.text("split"), ": ", count_text(set.samples()),
+            use == DataUse::kTrain ? " samples to train on" : " samples that were held out"));
+  }
   share_inputs(c.file->graph(), set);
   return set;
 }

@@ -18,10 +18,10 @@ namespace {
 
 // Samples and their order, the loss, and what tensors and states there are.
 const std::set<std::string_view> kStays = {
-    "label",         "batch-size", "accumulate", "shuffle",    "last-batch", "seed",
-    "loss",          "train",      "output",     "optimizer",  "ema",        "precision",
-    "lora",          "rebatch",    "prepare",    "map",        "split",      "tie",
-    "training-mode", "freeze",     "reset-head", "loss-scale", "untie"};
+    "label",   "batch-size",    "accumulate", "shuffle",    "last-batch", "seed",   "loss",
+    "train",   "output",        "optimizer",  "ema",        "precision",  "lora",   "rebatch",
+    "prepare", "map",           "split",      "window",     "stride",     "tokens", "text",
+    "tie",     "training-mode", "freeze",     "reset-head", "loss-scale", "untie"};
 
 bool same(const Flag& flag, const std::string& a, const std::string& b) {
   if (a == b) return true;

@@ -179,7 +179,10 @@ int run_train(Context& c) {
   const data::Dataset train = open_data(c, c.config.text("data"), DataUse::kTrain);
   keep_data_settings(c, train);
   std::optional<data::Dataset> eval;
-  if (c.config.has("eval-data")) eval = open_data(c, c.config.text("eval-data"), DataUse::kEval);
+  if (c.config.has("eval-data"))
+    eval = open_data(c, c.config.text("eval-data"), DataUse::kEval);
+  else if (c.config.has("split"))
+    eval = open_data(c, c.config.text("data"), DataUse::kEval);
   const LoaderSettings loading = loader_settings(c, train);
   notes.insert(notes.end(), train.notes.begin(), train.notes.end());
   if (!loading.note.empty()) notes.push_back(loading.note);

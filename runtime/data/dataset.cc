@@ -101,25 +101,24 @@ void Dataset::rename(const std::string& from, const std::string& to) {
          "', there is an array of that name");
   for (size_t i = 0; i < names_.size(); ++i)
     if (names_[i] == from) arrays_[i]->name = names_[i] = to;
-  const auto move_key = [&](auto& map) {
-    if (auto node = map.extract(from); !node.empty()) {
-      node.key() = to;
-      map.insert(std::move(node));
-    }
-  };
-  move_key(vocabularies);
 }
 
 void Dataset::absorb(Dataset other) {
+  const std::vector<StoredArray*> arrays = other.arrays_;
+  for (const std::string& name : other.shared_) shared_.insert(name);
+  if (keys.empty()) keys = std::move(other.keys);
+  keep(std::move(other), true);
+  for (StoredArray* array : arrays) list(*array);
+}
+
+void Dataset::keep(Dataset other, bool all) {
   for (auto& file : other.files_) files_.push_back(std::move(file));
   for (auto& rows : other.rows_) rows_.push_back(std::move(rows));
-  for (StoredArray* array : other.arrays_) list(*array);
-  for (const std::string& name : other.shared_) shared_.insert(name);
+  for (const std::string& text : other.skips().list()) skips().add(text);
+  if (!all) return;
   for (Prepare& p : other.prepared) prepared.push_back(std::move(p));
   for (auto& [name, words] : other.vocabularies) vocabularies[name] = std::move(words);
   for (std::string& note : other.notes) notes.push_back(std::move(note));
-  for (const std::string& text : other.skips().list()) skips().add(text);
-  if (keys.empty()) keys = std::move(other.keys);
 }
 
 Dataset Dataset::from_arrays(std::vector<std::pair<std::string, HostTensor>> arrays,

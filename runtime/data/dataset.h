@@ -1,11 +1,13 @@
 // A data set: named arrays whose first axis counts samples.
 //
-// Opened (open.cc) from .npz, .npy (named by the file, or NAME=PATH), .safetensors, a folder of
-// .npy or of pictures. Files are memory-mapped, nothing is read before it is used; pictures are
-// decoded when a batch wants them. Promises: check_fits() reports every misfit at once, both sides
-// shown. Refuses (kData): malformed files, unknown kinds of file.
+// Opened (open.cc) from .npz, .npy (named by the file, or NAME=PATH), .safetensors, .csv, .tsv,
+// token streams (.bin), text, a folder of .npy, of pictures or of ONNX test data; several of a kind
+// follow each other, others are merged. Files are memory-mapped, nothing is read before it is used;
+// pictures are decoded when a batch wants them. Promises: check_fits() reports every misfit at
+// once, both sides shown. Refuses (kData): malformed files, unknown kinds of file.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,9 +39,14 @@ struct OpenOptions {
   std::vector<Prepare> prepare;
   // Graph input (or label) and the arrays or columns it is made of.
   std::vector<std::pair<std::string, std::vector<std::string>>> map;
-  Vocabularies vocabularies;  // classes and symbols that are fixed already, by array
-  bool training = false;      // draws the random parts of preparations
-  bool strict = false;        // refuse what would be left out
+  Vocabularies vocabularies;       // classes and symbols that are fixed already, by array
+  std::string label;               // --label: the column or array that holds labels
+  int64_t window = 0, stride = 0;  // token streams: 0 = what the model takes, = the window
+  DType token = DType::kU16;       // of .bin files
+  std::string text;                // of .txt files: bytes, chars; "": chars where the model says so
+  std::function<HostTensor(const std::string& path)> read_pb;  // ONNX tensors; null: refused
+  bool training = false;  // draws the random parts of preparations
+  bool strict = false;    // refuse what would be left out
   uint64_t seed = 0;
 };
 
@@ -92,6 +99,8 @@ class Dataset {
                     std::unique_ptr<RowSource> rows);
   void rename(const std::string& from, const std::string& to);
   void absorb(Dataset other);  // all of its arrays
+  // Its files and what it has to say (`all`), not its arrays: for rows that are made of them.
+  void keep(Dataset other, bool all);
   // Gives arrays the names of graph inputs: by options.map, else by type and shape where exactly
   // one array fits exactly one input; notes say so.
   void match(const OpenOptions& options);

@@ -1,21 +1,31 @@
 // Opening a data set by the kind of each path; see dataset.h.
+#include <glob.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include "graph/error.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/npz.h"
+#include "runtime/data/pick.h"
 #include "runtime/data/picture_rows.h"
 #include "runtime/data/prepared_rows.h"
 #include "runtime/data/safetensors.h"
+#include "runtime/data/table.h"
+#include "runtime/data/tokens.h"
 
 namespace ortrain::data {
 namespace {
 namespace fs = std::filesystem;
 constexpr const char* kKinds =
-    "expected .npz, .npy (or NAME=file.npy), .safetensors, or a folder of .npy files or of "
-    "pictures";
+    "expected .npz, .npy (or NAME=file.npy), .safetensors, .csv, .tsv, .bin (tokens), .txt, or a "
+    "folder "
+    "of .npy files, of pictures or of ONNX test data";
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> out;
@@ -109,7 +119,97 @@ std::vector<ArrayFile> open_folder(const std::string& path) {
   return out;
 }
 
-Dataset open_one(const std::string& text, const OpenOptions& options) {
+// Folders that hold input_0.pb: this one, or those directly below it.
+std::vector<std::string> test_data_folders(const std::string& path) {
+  if (exists(path + "/input_0.pb")) return {path};
+  std::vector<std::string> out;
+  std::error_code ec;
+  for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec))
+    if (exists(it->path().string() + "/input_0.pb")) out.push_back(it->path().string());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// input_K.pb for the model's input K, output_K.pb as "output_K".
+Dataset open_test_data(const std::string& path, const OpenOptions& options) {
+  if (!options.read_pb)
+    fail(ErrorCode::kUnsupported, "'", path, "': ONNX tensors cannot be read here");
+  Dataset out = Dataset::empty(path);
+  for (const bool input : {true, false}) {
+    for (size_t k = 0;; ++k) {
+      const std::string file = cat(path, input ? "/input_" : "/output_", k, ".pb");
+      if (!exists(file)) break;
+      StoredArray a;
+      a.owned = options.read_pb(file).clone();
+      a.name = input && k < options.inputs.size() ? options.inputs[k].name
+                                                  : cat(input ? "input_" : "output_", k);
+      a.dtype = a.owned.dtype();
+      a.dims = a.owned.dims();
+      a.count = a.owned.count();
+      out.add(std::move(a));
+    }
+  }
+  return out;
+}
+
+// The paths that a part stands for.
+std::vector<std::string> expanded(const std::string& part) {
+  if (part.find_first_of("*?[") == std::string::npos || exists(part)) return {part};
+  glob_t found = {};
+  std::vector<std::string> out;
+  if (::glob(part.c_str(), 0, nullptr, &found) == 0)
+    for (size_t i = 0; i < found.gl_pathc; ++i) out.emplace_back(found.gl_pathv[i]);
+  ::globfree(&found);
+  if (out.empty()) fail(ErrorCode::kIo, "data '", part, "' matches no file");
+  return out;
+}
+
+// Standard input as a file; its kind is told by its first bytes.
+std::string spooled() {
+  std::string path = (fs::temp_directory_path() / "ortrain-stdin-XXXXXX").string();
+  const int fd = ::mkstemp(path.data());
+  if (fd < 0) fail(ErrorCode::kIo, "cannot create a file for standard input: ", path);
+  std::vector<char> buffer(1 << 20);
+  std::string head;
+  bool good = true;
+  for (ssize_t n; good && (n = ::read(0, buffer.data(), buffer.size())) > 0;) {
+    if (head.size() < 16) head.append(buffer.data(), static_cast<size_t>(std::min<ssize_t>(n, 16)));
+    for (ssize_t done = 0, w = 0; good && done < n; done += w)
+      good = (w = ::write(fd, buffer.data() + done, static_cast<size_t>(n - done))) > 0;
+  }
+  ::close(fd);
+  if (!good || head.empty()) {
+    ::unlink(path.c_str());
+    fail(ErrorCode::kIo,
+         good ? "standard input is empty" : "cannot keep standard input in " + path);
+  }
+  const char* kind = head.starts_with("PK")          ? ".npz"
+                     : head.starts_with("\x93NUMPY") ? ".npy"
+                                                     : ".csv";
+  const std::string named = path + kind;
+  fs::rename(path, named);
+  return named;
+}
+
+// "a.npz:0.7" gives 0.7 and takes it off; -1: there is none.
+double take_weight(std::string& part) {
+  const size_t colon = part.rfind(':');
+  double weight = -1;
+  if (colon == std::string::npos || exists(part)) return weight;
+  const char* first = part.data() + colon + 1;
+  const auto [end, error] = std::from_chars(first, part.data() + part.size(), weight);
+  if (error != std::errc() || end != part.data() + part.size()) return -1;
+  if (!(weight > 0 && weight < 1e9))
+    fail(ErrorCode::kUsage, "data '", part, "': expected a weight above 0");
+  part.resize(colon);
+  return weight;
+}
+
+bool table_name(const std::string& path) {
+  return path.ends_with(".csv") || path.ends_with(".tsv");
+}
+
+Dataset open_one(const std::string& text, OpenOptions& options) {
   std::string path = text, name;
   const size_t equals = text.find('=');
   if (equals != std::string::npos && equals > 0 && !exists(text)) {
@@ -121,6 +221,11 @@ Dataset open_one(const std::string& text, const OpenOptions& options) {
   if (fs::is_directory(path, ec)) {
     if (!name.empty())
       fail(ErrorCode::kData, "'", text, "': a name can be given to a .npy file, not to a folder");
+    if (const auto folders = test_data_folders(path); !folders.empty()) {
+      std::vector<Dataset> sets;
+      for (const std::string& folder : folders) sets.push_back(open_test_data(folder, options));
+      return sets.size() == 1 ? std::move(sets[0]) : joined(std::move(sets), {}, path);
+    }
     if (!has_npy(path) && holds_pictures(path)) return open_pictures(path, options);
     for (ArrayFile& file : open_folder(path)) out.add(std::move(file));
     return out;
@@ -132,6 +237,11 @@ Dataset open_one(const std::string& text, const OpenOptions& options) {
   }
   if (!name.empty())
     fail(ErrorCode::kData, "'", text, "': a name can only be given to a .npy file");
+  if (exists(path)) {
+    if (table_name(path)) return open_table({path}, options);
+    if (extension == ".bin") return open_tokens(path, options);
+    if (extension == ".txt") return open_text(path, options);
+  }
   if (extension == ".npz") {
     out.add(open_npz(path));
   } else if (extension == ".safetensors") {
@@ -145,18 +255,57 @@ Dataset open_one(const std::string& text, const OpenOptions& options) {
 }
 }  // namespace
 
-Dataset Dataset::open(const std::string& paths, const OpenOptions& options) {
-  Dataset out = empty(paths);
-  out.strict = options.strict;
+Dataset Dataset::open(const std::string& paths, const OpenOptions& asked) {
+  OpenOptions options = asked;
   const std::vector<std::string> parts =
       exists(paths) ? std::vector<std::string>{paths} : split(paths, ',');
-  for (const std::string& part : parts) {
+  std::vector<Dataset> sets;
+  std::vector<double> weights;
+  // What the first file says of its classes holds for the others.
+  const auto learn = [&](const Dataset& d) {
+    for (const auto& [name, words] : d.vocabularies) options.vocabularies.try_emplace(name, words);
+  };
+  for (std::string part : parts) {
     if (part.empty()) fail(ErrorCode::kUsage, "data '", paths, "': an empty path; ", kKinds);
-    out.absorb(open_one(part, options));
+    weights.push_back(take_weight(part));
+    const bool piped = part == "-";
+    if (piped) part = spooled();
+    const std::vector<std::string> files = expanded(part);
+    if (files.size() > 1 && std::all_of(files.begin(), files.end(), table_name)) {
+      sets.push_back(open_table(files, options));
+    } else {
+      std::vector<Dataset> these;
+      for (const std::string& file : files) {
+        these.push_back(open_one(file, options));
+        learn(these.back());
+      }
+      sets.push_back(these.size() == 1 ? std::move(these[0]) : joined(std::move(these), {}, part));
+    }
+    learn(sets.back());
+    if (piped) fs::remove(part);  // what is mapped stays
   }
+  const auto weighted = static_cast<size_t>(
+      std::count_if(weights.begin(), weights.end(), [](double w) { return w >= 0; }));
+  if (weighted > 0 && weighted < weights.size())
+    fail(ErrorCode::kUsage, "data '", paths, "': some of the paths have a weight, some have none");
+  const auto names_of = [](const Dataset& d) {
+    return std::set<std::string>(d.names().begin(), d.names().end());
+  };
+  const bool alike =
+      sets.size() > 1 && std::all_of(sets.begin(), sets.end(), [&](const Dataset& d) {
+        return names_of(d) == names_of(sets[0]);
+      });
+  Dataset out = empty(paths);
+  if (weighted > 0 || alike) {
+    out = joined(std::move(sets), weighted ? weights : std::vector<double>{}, paths);
+  } else {
+    for (Dataset& set : sets) out.absorb(std::move(set));
+  }
+  out.strict = options.strict;
   if (out.names_.empty()) fail(ErrorCode::kData, "data '", paths, "' holds no array");
+  prepare_arrays(out, options, false);
   out.match(options);
-  prepare_arrays(out, options);
+  prepare_arrays(out, options, true);
   out.match(options);
   return out;
 }

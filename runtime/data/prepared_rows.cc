@@ -226,9 +226,10 @@ bool prepare_picture_array(Dataset& data, const Prepare& asked, const OpenOption
 
 }  // namespace
 
-void prepare_arrays(Dataset& data, const OpenOptions& options) {
+void prepare_arrays(Dataset& data, const OpenOptions& options, bool last) {
   for (const Prepare& p : options.prepare) {
     if (p.name == "*" || find_prepare(data.prepared, p.name)) continue;
+    if (!data.has(p.name) && (!last || !p.fill.empty())) continue;
     if (!data.has(p.name)) {  // evaluation data may come without labels
       const std::string nearest = nearest_name(p.name, data.names());
       data.notes.push_back(cat("--prepare ", p.name, ": there is no such array",

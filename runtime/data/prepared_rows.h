@@ -7,7 +7,8 @@
 namespace ortrain::data {
 
 // Applies options.prepare to the arrays of `data` that are not prepared yet. Errors: kUsage for an
-// entry whose array does not exist or that does not apply to it, naming both.
-void prepare_arrays(Dataset& data, const OpenOptions& options);
+// entry that does not apply to its array, naming both.
+// Entries of arrays that are not there are told when it is the `last` call.
+void prepare_arrays(Dataset& data, const OpenOptions& options, bool last);
 
 }  // namespace ortrain::data

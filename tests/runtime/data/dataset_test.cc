@@ -54,13 +54,14 @@ TEST(Dataset, PathsThatCannotBeOpened) {
   const ScratchFolder folder;
   const HostTensor y = labels();
   write_npz(folder / "a.npz", {{"x", y}});
-  write_npz(folder / "b.npz", {{"x", y}});
+  write_npz(folder / "b.npz", {{"x", y}, {"z", y}});
   write_npz(folder / "none.npz", {});
-  test::write_file(folder / "a.csv", "1,2");
+  test::write_file(folder / "a.parquet", "1,2");
   const auto open = [&](const std::string& p) { return error_of([&] { Dataset::open(p); }); };
   EXPECT_THAT(open(folder / "no.npz"), HasSubstr("No such file"));
   EXPECT_THAT(open(folder / "no"), HasSubstr("does not exist"));
-  EXPECT_THAT(open(folder / "a.csv"), AllOf(HasSubstr("unknown kind"), HasSubstr(".safetensors")));
+  EXPECT_THAT(open(folder / "a.parquet"),
+              AllOf(HasSubstr("unknown kind"), HasSubstr(".safetensors")));
   EXPECT_THAT(open(folder.path()), HasSubstr("holds no .npy file"));
   EXPECT_THAT(open(folder / "none.npz"), HasSubstr("holds no array"));
   EXPECT_THAT(open((folder / "a.npz") + "," + (folder / "b.npz")),
