@@ -154,7 +154,8 @@ struct StepSpec {
   bool file_modes = false;  // norms and dropout do what their training_mode in the file says, in
                             // every mode; running variance then is ONNX's, not PyTorch's
   bool skip_nonfinite =
-      true;  // the update is skipped, and no state changes, when the loss is not finite
+      true;            // the update is skipped, and no state changes, when the loss is not finite
+  bool watch = false;  // kTrain: the gradients and what unscales them are outputs, too
   LoraSpec lora;
   std::vector<std::string> train, freeze;  // regexes over parameter names
   std::set<std::string> disabled;          // pass names

@@ -85,8 +85,11 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   if (eval_) make_eval_programs();
   fit_to_memory(recompute);
   arena_.allocate();
-  for (Programs* list : {&programs_, &evals_, &counts_})
+  for (Programs* list : {&programs_, &evals_, &counts_, &watched_})
     for (auto& [key, p] : *list) p->start(arena_);
+  if (options_.watch_every > 0)
+    watch_ = std::make_unique<NumericsWatch>(store_, spec_.narrow, spec_.compute,
+                                             spec_.loss_scale.kind != LossScaleSpec::Kind::kOff);
   arrays_.resize(programs_.begin()->second->arrays().size());
   run_ = {.step = 0,
           .skipped = 0,
@@ -136,6 +139,14 @@ void Trainer::make_programs() {
                                phase_of(m, w.count));
       if (step == 0) main_ = p;
     }
+  }
+  if (options_.watch_every > 0) {
+    watched_.clear();
+    spec_.watch = true;
+    for (const auto& [key, program] : programs_)
+      if (key.second == Phase::kOnly || key.second == Phase::kLast)
+        add_program(watched_, train_, Mode::kTrain, key.first, key.second);
+    spec_.watch = false;
   }
   make_counts();
 }
@@ -208,7 +219,14 @@ Program& Trainer::run_window(data::Loader& loader, data::Loader* labels, StepInf
     if (options_.timeline) options_.timeline->span("waiting for data", start, Clock::now());
     for (size_t i = 0; i < arrays_.size(); ++i) arrays_[i] = batch->arrays[i].data;
     program = programs_.at({batch->count, phase_of(m, w.count)}).get();
-    program->run(arrays_);
+    if (watch_ && m + 1 == w.count && watches()) {
+      program = watched_.at({batch->count, phase_of(m, w.count)}).get();
+      watch_->before_step();
+      watch_->watch(program->executor());
+      program->run(arrays_, *watch_);
+    } else {
+      program->run(arrays_);
+    }
     info.samples += batch->count;
     if (m + 1 == w.count || !stops) continue;
     const double loss = program->executor().output(0).as_double(0);
@@ -280,9 +298,11 @@ TrainResult Trainer::run(Observer& observer) {
     info.samples = 0;
     info.wait_ms = 0;
     const int64_t epoch = sampler_.position(run_.step).epoch;
+    const bool watched = watch_ && watches();
     if (options_.timeline)
       record(options_.timeline->begin_step(run_.step + 1) ? options_.timeline : nullptr);
-    judge(run_window(loader, labels ? &*labels : nullptr, info), info);
+    Program& done = run_window(loader, labels ? &*labels : nullptr, info);
+    judge(done, info);
     if (options_.timeline) options_.timeline->end_step();
     info.step = ++run_.step;
     info.steps = total_;
@@ -293,6 +313,9 @@ TrainResult Trainer::run(Observer& observer) {
     info.load_ms = loaded - load_ms;
     load_ms = loaded;
     observer.on_step(info);
+    if (watched)
+      observer.on_watch(
+          watch_->report(done.executor(), run_.step, info.this_skipped || !info.has_loss));
     watch_recompute(observer, ++steps_here);
 
     const bool last = run_.step == total_;

@@ -22,6 +22,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/evaluation.h"
 #include "runtime/program.h"
+#include "runtime/watch.h"
 
 namespace ortrain {
 
@@ -39,6 +40,7 @@ struct TrainOptions {
   int64_t checkpoint_every = 0;   // steps; 0 = about every minute. Always at a stop and at the end
   int keep = 3;
   std::map<std::string, std::string> checkpoint_extra;  // goes into each manifest
+  int64_t watch_every = 0;  // steps between reports of the numerics watch; 0 = none
   SelectOptions select;
   MemoryBudget budget;  // of the whole run; StepSpec::recompute.mode says how it may be kept
   bool loader_thread = true;
@@ -80,6 +82,7 @@ class Observer {
   // kill right after the commit would lose it.
   virtual void before_checkpoint() {}
   virtual void on_checkpoint(const std::string& /*path*/) {}
+  virtual void on_watch(const WatchReport&) {}
   virtual void on_note(const std::string& /*text*/) {}  // one line, once
   virtual bool should_stop() { return false; }          // asked after each step
 };
@@ -112,7 +115,9 @@ class Trainer {
   int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
   int64_t step() const { return run_.step; }  // done so far
   // Parameters, states, constants, arena and batch buffers: what run() works in, to the byte.
-  size_t memory_bytes() const { return store_.bytes() + arena_.bytes() + loader_bytes_; }
+  size_t memory_bytes() const {
+    return store_.bytes() + arena_.bytes() + loader_bytes_ + (watch_ ? watch_->bytes() : 0);
+  }
   std::string memory_text() const;
 
  private:
@@ -127,6 +132,10 @@ class Trainer {
   Program* add_program(Programs& programs, const data::Dataset& data, Mode mode, int64_t batch,
                        Phase phase = Phase::kOnly);
   void make_programs();
+  bool watches() const {
+    return options_.watch_every > 0 &&
+           (run_.step == 0 || (run_.step + 1) % options_.watch_every == 0);
+  }
   void make_counts();  // window_targets.cc, with the next two
   void make_eval_programs();
   void count_targets(data::Loader& labels, const Window& w);
@@ -156,7 +165,9 @@ class Trainer {
   std::vector<Target> targets_;
   ParamStore store_;
   Arena arena_;
-  Programs programs_, evals_, counts_;      // counts_: of several losses' targets in a window
+  Programs programs_, evals_, counts_;  // counts_: of several losses' targets in a window
+  Programs watched_;                    // the last of each window, with gradients
+  std::unique_ptr<NumericsWatch> watch_;
   std::vector<double*> targets_of_window_;  // states that counts_ fill, in the order of its outputs
   Program* main_ = nullptr;
   std::vector<const void*> arrays_;  // of the micro-batch at hand

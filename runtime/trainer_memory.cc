@@ -37,7 +37,7 @@ void Trainer::fit_to_memory(const std::string& recompute) {
     loader_bytes_ = buffer_bytes(micro_.count(0));
     if (const auto labels = label_loader(0, 0)) loader_bytes_ += labels->buffer_bytes();
     size_t arena = 0;
-    for (const Programs* list : {&programs_, &evals_, &counts_})
+    for (const Programs* list : {&programs_, &evals_, &counts_, &watched_})
       for (const auto& [key, p] : *list) arena = std::max(arena, p->plan().arena_bytes);
     arena_ = Arena();
     arena_.reserve(arena);

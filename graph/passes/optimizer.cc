@@ -168,6 +168,7 @@ class OptimizerBuilder {
         norm_ = norm_ * factor;
       }
     }
+    unscale_ = factor;
     if (spec_.clip_norm > 0) {
       const Expr ratio = spec_.clip_norm / (norm_ + 1e-6);
       const Expr clip = b_.op("Min", {ratio, b_.scalar(ratio.dtype(), 1)});
@@ -241,6 +242,9 @@ class OptimizerBuilder {
     if (weight_) g_.add_output(weight_.id(), "weight");
     if (scale_) g_.add_output(scale_.id(), "loss_scale");
     if (finite_) g_.add_output(finite_.id(), "finite");
+    if (!ctx_.spec.watch) return;
+    if (unscale_) g_.add_output(unscale_.id(), "watch/unscale");
+    for (const GradSlot& s : slots_) g_.add_output(s.grad, "grad/" + g_.value(s.param).name);
   }
 
   void fill_buckets() {
@@ -272,6 +276,7 @@ class OptimizerBuilder {
   std::vector<std::pair<std::string, ValueId>> parts_;  // "loss", then each of several
   std::vector<Expr> tested_;                            // all finite, or the step is skipped
   Expr loss_, step_, lr_, norm_, clip_scale_, finite_, apply_;
+  Expr unscale_;         // makes the gradients those of the mean loss; empty: 1
   Expr weight_, scale_;  // of the loss; empty: 1 and always counted, no loss scale
   bool may_be_empty_ = false;
   bool shares_ = false;  // each loss counts by its share of the window; sums are means

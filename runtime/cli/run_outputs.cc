@@ -10,6 +10,7 @@
 #include "runtime/cli/flags.h"
 #include "runtime/cli/machine.h"
 #include "runtime/cli/report.h"
+#include "runtime/cli/watch_text.h"
 
 namespace ortrain::cli {
 namespace fs = std::filesystem;
@@ -209,6 +210,8 @@ void RunOutputs::write_events(const EvalResult& e) {
   }
   events_->text("pictures/answers", e.step, table);
 }
+
+void RunOutputs::watch(const WatchReport& report) { log_.write(watch_json(report)); }
 
 void RunOutputs::note(const std::string& text) { notes_.push_back(text); }
 

@@ -38,6 +38,7 @@ class RunOutputs {
   void step(const StepLine& line);
   void batch(Program& program, const data::Batch& batch, const std::vector<Target>& targets);
   void eval(const EvalResult& e);
+  void watch(const WatchReport& report);
   void note(const std::string& text);
   void flush();
   // "done", "stopped" or "failed"; writes all files once more.

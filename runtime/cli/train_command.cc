@@ -17,6 +17,7 @@
 #include "runtime/cli/run_outputs.h"
 #include "runtime/cli/run_recipe.h"
 #include "runtime/cli/setup.h"
+#include "runtime/cli/watch_text.h"
 #include "runtime/ema.h"
 #include "runtime/trainer.h"
 
@@ -101,6 +102,10 @@ class CliObserver : public Observer {
     outputs_.eval(e);
     progress_.line(text);
   }
+  void on_watch(const WatchReport& r) override {
+    outputs_.watch(r);
+    for (const std::string& line : watch_lines(r)) progress_.line(line);
+  }
   void on_note(const std::string& text) override {
     outputs_.note(text);
     progress_.line(text);
@@ -138,6 +143,18 @@ void prepare_folder(const std::string& out, bool resume) {
   if (!resume && !fs::is_empty(fs::path(out) / "checkpoints", error))
     fail(ErrorCode::kUsage, out,
          " already holds a run; continue it with --resume or choose another --out");
+}
+
+// Sums are split by thread, so the bits of a run belong to a number of threads.
+void check_threads(const Context& c, const std::string& path, const TrainOptions& now) {
+  const auto saved = checkpoint::read_run(path).extra;
+  const auto was = saved.find("threads");
+  const std::string& is = now.checkpoint_extra.at("threads");
+  if (was == saved.end() || was->second == is) return;
+  const std::string text = cat("the run had ", was->second, " threads, now there are ", is);
+  if (c.config.on("deterministic"))
+    fail(ErrorCode::kUsage, text, ": with --deterministic go on with --threads ", was->second);
+  std::printf("note: %s; the last bits of its numbers may differ from here on\n", text.c_str());
 }
 
 void announce(const Context& c, Trainer& t, const data::Dataset& data, int64_t batch,
@@ -200,6 +217,7 @@ int run_train(Context& c) {
                                   : data::LastBatch::kKeep;
   o.eval_every = c.config.integer("eval-every");
   o.skip_bad_steps = c.config.text("on-nan") == "skip";
+  o.watch_every = c.config.integer("watch");
   o.checkpoint_folder = (fs::path(out) / "checkpoints").string();
   o.checkpoint_every = c.config.integer("checkpoint-every");
   o.keep = static_cast<int>(c.config.integer("keep"));
@@ -209,6 +227,7 @@ int run_train(Context& c) {
   o.prefetch = loading.prefetch;
   o.loader_cpus = loading.cpus;
   o.select = select_options(c);
+  o.checkpoint_extra["threads"] = std::to_string(o.select.threads);
   o.compile = compile_options(c);
   o.budget = parse_budget(c.config.text("memory-budget"));
   std::optional<Timeline> timeline;
@@ -223,9 +242,10 @@ int run_train(Context& c) {
     std::vector<std::string> damaged;
     const auto newest = checkpoint::newest(o.checkpoint_folder, &damaged);
     for (const std::string& d : damaged) std::printf("note: %s\n", d.c_str());
-    if (newest)
+    if (newest) {
+      check_threads(c, *newest, o);
       trainer.resume(*newest);
-    else
+    } else
       std::printf("note: no complete checkpoint in %s; starting from the beginning\n",
                   o.checkpoint_folder.c_str());
   }

@@ -201,6 +201,31 @@ class Deterministic(unittest.TestCase):
                         self.assertEqual(x[key].tobytes(), y[key].tobytes(), key)
 
 
+class Threads(unittest.TestCase):
+    def test_a_deterministic_run_keeps_its_threads(self):
+        golden = os.path.join(SOURCE, "tests", "golden", "mlp_digits")
+        args = [os.path.join(golden, "model.onnx"), "--data", os.path.join(golden, "train.npz"), "--checkpoint-every", 1]
+        with tempfile.TemporaryDirectory() as out:
+            ortrain(*args, "--out", out, "--steps", 1, "--threads", 1)
+            text = ortrain(*args, "--out", out, "--steps", 2, "--threads", 2, "--resume", "--deterministic", code=2)
+            self.assertIn("the run had 1 threads, now there are 2", text)
+            self.assertIn("--threads 1", text)
+            text = ortrain(*args, "--out", out, "--steps", 2, "--threads", 2, "--resume")
+            self.assertIn("note: the run had 1 threads", text)
+            ortrain(*args, "--out", out, "--steps", 3, "--threads", 2, "--resume", "--deterministic")
+
+    def test_runs_repeat_with_one_thread_and_with_two(self):
+        for name in ("mlp_digits", "cnn_digits", "gpt_tiny"):
+            for threads in (1, 2):
+                with self.subTest(case=name, threads=threads), tempfile.TemporaryDirectory() as a, \
+                        tempfile.TemporaryDirectory() as b:
+                    for out in (a, b):
+                        train_case(name, out, "--deterministic", "--threads", threads)
+                    x, y = weights(os.path.join(a, "model.onnx")), weights(os.path.join(b, "model.onnx"))
+                    for key in x:
+                        self.assertEqual(x[key].tobytes(), y[key].tobytes(), key)
+
+
 class BadGradient(unittest.TestCase):
     def test_the_first_offender_is_named(self):
         # sqrt(|w x|) at w = 0: the loss is finite, its gradient is 0 * infinity.
