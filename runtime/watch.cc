@@ -46,7 +46,8 @@ bool has_update(const PlanStep& s) {
 }  // namespace
 
 void Shares::add(DType limits, DType dtype, int64_t n, const void* data, double* squares) {
-  const auto [normal, largest] = limits_of(limits);
+  const Limits range =
+      limits_of(limits);  // not a structured binding: clang 14 captures none in a lambda
   count += n;
   dispatch(dtype, [&]<class T>() {
     if constexpr (!std::is_integral_v<T>) {
@@ -59,8 +60,8 @@ void Shares::add(DType limits, DType dtype, int64_t n, const void* data, double*
         else
           v = std::fabs(static_cast<double>(static_cast<float>(x[i])));
         zero += v == 0;
-        subnormal += v > 0 && v < normal;
-        saturated += !(v < largest);
+        subnormal += v > 0 && v < range.normal;
+        saturated += !(v < range.largest);
         sum += v * v;
       }
       if (squares) *squares += sum;
