@@ -1,11 +1,12 @@
-// verify(): checks a graph against the invariants of its stage (DESIGN section 14: I1, I2, I5, I12)
-// and returns the problems, one per line. Runs after every pass; only faults of our own can make it
-// report.
+// verify(): checks a graph against the invariants of its stage (DESIGN section 14: I1, I2, I5, I12,
+// I13) and returns the problems, one per line. Runs after every pass; only faults of our own can
+// make it report.
 #include <algorithm>
 
 #include "graph/error.h"
 #include "graph/graph.h"
 #include "graph/op_def.h"
+#include "graph/verify_scale.h"
 
 namespace ortrain {
 namespace {
@@ -20,6 +21,7 @@ class Verifier {
     check_results();
     if (problems_.empty()) check_order();  // topo() relies on sound links
     if (problems_.empty()) check_updates();
+    if (problems_.empty() && g_.stage >= Stage::kInferred) problems_ = loss_scale_problems(g_);
     return problems_;
   }
 

@@ -314,7 +314,7 @@ inline OpTable table() {
   };
   for (const char* name : {"ortrain.AdamW", "ortrain.SGD", "ortrain.SGDMomentum"})
     t.add({.name = name,
-           .inputs = {"lr", "step", "apply", "clip_scale?", "xs*"},
+           .inputs = {"lr", "step", "apply", "scale?", "xs*"},
            .outputs = {"ys*"},
            .infer = infer_update});
   return t;

@@ -180,13 +180,82 @@ TEST(Optimizer, TheLastMicroBatchDividesByTheWeights) {
   EXPECT_THAT(optimized(window_spec(WindowSpec::Phase::kMiddle)), Not(HasSubstr("\"lr\"")));
 }
 
+// The gradients as autodiff leaves them when they start from the loss scale.
+Graph scaled() {
+  std::string text = kDifferentiated;
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    text.replace(text.find(from), from.size(), to);
+  };
+  replace("%3:f32[]", "state %7:f32[] \"ortrain/loss_scale\" = {8}\n%3:f32[]");
+  replace("output %3",
+          "%8:f32[2] = Mul(%6, %7) #b|autodiff\n%9:f32[2,2] = Mul(%5, %7) #a|autodiff\noutput %3");
+  replace("output %5", "output %9");
+  replace("output %6", "output %8");
+  return parse_graph(text, mini::ops());
+}
+
+// verify() follows the scale: each way to have it in a path not once, or not out before clipping.
+TEST(Optimizer, AScaleThatIsNotInAndOutOnceIsAProblem) {
+  StepSpec s = spec("adamw");
+  s.optimizer.clip_norm = 1;
+  s.loss_scale = {.kind = LossScaleSpec::Kind::kDynamic};
+  const auto find = [](const Graph& g, const char* op) {
+    for (NodeId n : g.topo())
+      if (g.node(n).op->name == op) return n;
+    return kNone;
+  };
+  Graph sound = scaled();
+  mini::run_pass(pass_optimizer, sound, s);  // verifies
+  {                                          // a gradient that the scale is not in
+    Graph g = scaled();
+    mini::run_pass(pass_optimizer, g, s);
+    const NodeId update = find(g, "ortrain.AdamW");
+    const NodeId mul = g.value(g.node(update).inputs[5]).producer;
+    g.set_input(update, 5, g.node(mul).inputs[0]);
+    EXPECT_THAT(verify(g), HasSubstr("I13: in ortrain.AdamW"));
+  }
+  {  // one that it is in twice
+    Graph g = scaled();
+    mini::run_pass(pass_optimizer, g, s);
+    const NodeId mul = g.value(g.node(find(g, "ortrain.AdamW")).inputs[5]).producer;
+    g.set_input(mul, 0, g.node(mul).inputs[1]);
+    EXPECT_THAT(verify(g), HasSubstr("takes values with the loss scale to the powers 2 and 1"));
+  }
+  {  // not taken out of the update
+    Graph g = scaled();
+    mini::run_pass(pass_optimizer, g, s);
+    g.set_input(find(g, "ortrain.AdamW"), 3, kNone);
+    EXPECT_THAT(verify(g), HasSubstr("has the loss scale to the power 1, expected 0"));
+  }
+  {  // clipped by the norm of scaled gradients
+    Graph g = scaled();
+    mini::run_pass(pass_optimizer, g, s);
+    const ValueId raw = g.node(find(g, "ortrain.GlobalNorm")).outputs[0];
+    NodeId unscaled = kNone;
+    for (NodeId n : g.value(raw).uses)
+      if (g.node(n).op->name == "Mul") unscaled = n;
+    ASSERT_NE(unscaled, kNone);
+    g.replace_uses(g.node(unscaled).outputs[0], raw);
+    EXPECT_THAT(verify(g), HasSubstr("joins values with the loss scale to the powers 1 and 0"));
+  }
+  {  // gradients whose sums over a window would mix
+    s.window = {.phase = WindowSpec::Phase::kFirst, .accumulate = 3, .samples = 4, .nominal = 4};
+    Graph g = scaled();
+    mini::run_pass(pass_optimizer, g, s);
+    for (size_t i = 0; i < g.updates().size(); ++i)
+      if (g.value(g.updates()[i].state).name == "ortrain/window/grad/fc.bias")
+        g.set_update(static_cast<int>(i), g.node(g.value(g.updates()[i].next).producer).inputs[0]);
+    EXPECT_THAT(verify(g), HasSubstr("sum of gradients 'ortrain/window/grad/fc.bias'"));
+  }
+}
+
 // I13: the gradients' norm is multiplied by 1 / scale before the clip ratio reads it, and the
 // factor of the update holds the same 1 / scale.
 TEST(Optimizer, TheScaleIsOutBeforeClipping) {
   StepSpec s = spec("sgd");
   s.optimizer.clip_norm = 1;
   s.loss_scale = {.kind = LossScaleSpec::Kind::kDynamic};
-  Graph g = parse_graph(kDifferentiated, mini::ops());
+  Graph g = scaled();
   mini::run_pass(pass_optimizer, g, s);
   const auto one = [&](const char* op) {
     NodeId found = kNone;
