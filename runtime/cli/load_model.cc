@@ -37,9 +37,13 @@ void read_model_recipes(Context& c) {
   if (const auto it = metadata.find("ortrain.recipe"); it != metadata.end())
     c.config.read_toml(it->second, c.model_path + " (ortrain.recipe)",
                        fs::path(c.model_path).parent_path().string());
-  const fs::path beside = fs::path(c.model_path).replace_extension(".toml");
+  const std::string beside = recipe_beside(c.model_path);
   std::error_code ignored;
-  if (fs::exists(beside, ignored)) c.config.read_toml_file(beside.string());
+  if (c.instead)
+    c.config.read_toml(c.instead->first, c.instead->second,
+                       fs::path(c.instead->second).parent_path().string());
+  else if (fs::exists(beside, ignored))
+    c.config.read_toml_file(beside);
 }
 
 void read_command_line(Context& c) {
@@ -72,6 +76,20 @@ std::unique_ptr<OnnxFile> open_model(const Context& c, const std::string& path,
   return file;
 }
 
+std::string recipe_beside(const std::string& model) {
+  return fs::path(model).replace_extension(".toml").string();
+}
+
+void apply_model_settings(Context& c) {
+  ImportOptions options;
+  options.untie = c.config.text("untie") == "on";
+  options.tie = c.config.text("tie");
+  options.reset_head = c.config.text("reset-head");
+  if (!options.reset_head.empty()) options.seed = static_cast<uint64_t>(c.config.integer("seed"));
+  if (!(options == ImportOptions{}) || c.config.on("rebatch"))
+    c.file = open_model(c, c.model_path, options);
+}
+
 void load_model(Context& c) {
   std::error_code ignored;
   if (!fs::exists(c.model_path, ignored)) {
@@ -82,18 +100,13 @@ void load_model(Context& c) {
   }
   if (fs::is_directory(c.model_path, ignored))
     fail(ErrorCode::kUsage, c.model_path, " is a folder; give the .onnx file in it");
+  if (c.line.command == "init") c.instead.emplace();  // it writes one
   c.file = OnnxFile::open(c.model_path, c.ops);
   read_vocabularies(c);
   read_model_recipes(c);
   read_command_line(c);
   go_on_with_run(c);
-  ImportOptions options;
-  options.untie = c.config.text("untie") == "on";
-  options.tie = c.config.text("tie");
-  options.reset_head = c.config.text("reset-head");
-  if (!options.reset_head.empty()) options.seed = static_cast<uint64_t>(c.config.integer("seed"));
-  if (!(options == ImportOptions{}) || c.config.on("rebatch"))
-    c.file = open_model(c, c.model_path, options);
+  apply_model_settings(c);
 }
 
 }  // namespace ortrain::cli

@@ -27,6 +27,8 @@ struct Command {
 constexpr Command kCommands[] = {
     {"train", "ortrain [train] MODEL", "train the model; also what a bare MODEL does", run_train,
      true},
+    {"init", "ortrain init MODEL", "write the recipe that trains MODEL on --data: MODEL.toml",
+     run_init, true},
     {"inspect", "ortrain inspect MODEL", "inputs, parameters and why, problems, memory, passes",
      run_inspect, true},
     {"eval", "ortrain eval MODEL", "loss and metrics on --eval-data (or --data)", run_eval, true},

@@ -50,6 +50,12 @@ struct OpenOptions {
   uint64_t seed = 0;
 };
 
+// What a path of --data is; kNone: nothing that can be read.
+enum class DataKind : uint8_t { kNone, kArrays, kPictures, kTestData, kTable, kTokens, kText };
+DataKind kind_of(const std::string& path);
+// The files that one path or glob stands for; Error kIo where there is none.
+std::vector<std::string> expanded(const std::string& path);
+
 // Why `array` cannot serve `spec`, or nothing.
 std::optional<std::string> misfit(const StoredArray& array, const ArraySpec& spec, bool shared);
 

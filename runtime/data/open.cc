@@ -152,18 +152,6 @@ Dataset open_test_data(const std::string& path, const OpenOptions& options) {
   return out;
 }
 
-// The paths that a part stands for.
-std::vector<std::string> expanded(const std::string& part) {
-  if (part.find_first_of("*?[") == std::string::npos || exists(part)) return {part};
-  glob_t found = {};
-  std::vector<std::string> out;
-  if (::glob(part.c_str(), 0, nullptr, &found) == 0)
-    for (size_t i = 0; i < found.gl_pathc; ++i) out.emplace_back(found.gl_pathv[i]);
-  ::globfree(&found);
-  if (out.empty()) fail(ErrorCode::kIo, "data '", part, "' matches no file");
-  return out;
-}
-
 // Standard input as a file; its kind is told by its first bytes.
 std::string spooled() {
   std::string path = (fs::temp_directory_path() / "ortrain-stdin-XXXXXX").string();
@@ -254,6 +242,32 @@ Dataset open_one(const std::string& text, OpenOptions& options) {
   return out;
 }
 }  // namespace
+
+std::vector<std::string> expanded(const std::string& part) {
+  if (part.find_first_of("*?[") == std::string::npos || exists(part)) return {part};
+  glob_t found = {};
+  std::vector<std::string> out;
+  if (::glob(part.c_str(), 0, nullptr, &found) == 0)
+    for (size_t i = 0; i < found.gl_pathc; ++i) out.emplace_back(found.gl_pathv[i]);
+  ::globfree(&found);
+  if (out.empty()) fail(ErrorCode::kIo, "data '", part, "' matches no file");
+  return out;
+}
+
+DataKind kind_of(const std::string& path) {
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) {
+    if (!test_data_folders(path).empty()) return DataKind::kTestData;
+    if (has_npy(path)) return DataKind::kArrays;
+    return holds_pictures(path) ? DataKind::kPictures : DataKind::kNone;
+  }
+  const std::string extension = fs::path(path).extension().string();
+  if (table_name(path)) return DataKind::kTable;
+  if (extension == ".bin") return DataKind::kTokens;
+  if (extension == ".txt") return DataKind::kText;
+  const bool arrays = extension == ".npz" || extension == ".npy" || extension == ".safetensors";
+  return arrays ? DataKind::kArrays : DataKind::kNone;
+}
 
 Dataset Dataset::open(const std::string& paths, const OpenOptions& asked) {
   OpenOptions options = asked;

@@ -132,14 +132,36 @@ class Table {
     });
   }
 
+  std::vector<ColumnLook> look(int64_t& rows) {
+    std::vector<ColumnLook> out;
+    rows = seen_;
+    for (Column& c : columns_) {
+      look_at(c);
+      ColumnLook l{.name = c.name, .numbers = c.numbers, .whole = c.whole, .some = {}};
+      std::set<std::string_view> values;
+      for (const std::string& s : c.text) {
+        if (missing(s))
+          ++l.missing;
+        else if (values.insert(s).second && values.size() <= 4)
+          l.some += cat(l.some.empty() ? "" : ", ", s);
+      }
+      l.different = static_cast<int64_t>(values.size());
+      if (l.different > 4) l.some += ", ...";
+      out.push_back(std::move(l));
+    }
+    return out;
+  }
+
   Dataset arrays(const std::string& where) {
     if (where_.empty())
       fail(ErrorCode::kData, "'", where, "' holds no row",
            problems_.empty() ? "" : "; " + problems_[0]);
     for (Column& c : columns_) look_at(c);
+    leave_out_columns();
     drop_bad_rows();
     Dataset out = Dataset::empty(where);
     for (const std::string& p : problems_) out.skips().add(p);
+    out.notes = notes_;
     assign(out);
     return out;
   }
@@ -211,6 +233,31 @@ class Table {
       c.words.assign(all.begin(), all.end());
     }
     for (size_t i = 0; i < c.words.size(); ++i) c.index[c.words[i]] = static_cast<int64_t>(i);
+  }
+
+  // With --map, a column that it does not take, that is no input and no label, and of which more
+  // than a tenth is missing, costs no rows.
+  void leave_out_columns() {
+    const auto taken = [&](const Column& c) {
+      if (is_label(c.name)) return true;
+      for (const ArraySpec& s : options_.inputs)
+        if (s.name == c.name) return true;
+      for (const auto& [input, names] : options_.map)
+        for (const std::string& n : names)
+          if (n == c.name || (n.ends_with('*') && c.name.starts_with(n.substr(0, n.size() - 1))))
+            return true;
+      return false;
+    };
+    std::erase_if(columns_, [&](const Column& c) {
+      if (options_.map.empty() || is_text(c) || !c.fill.empty() || taken(c)) return false;
+      const auto gaps = std::count_if(c.text.begin(), c.text.end(),
+                                      [](const std::string& s) { return missing(s); });
+      const bool out = static_cast<size_t>(gaps) * 10 > c.text.size();
+      if (out)
+        notes_.push_back(cat("column '", c.name, "' is left out: no input takes it, ", gaps, " of ",
+                             c.text.size(), " values are missing"));
+      return out;
+    });
   }
 
   void drop_bad_rows() {
@@ -368,7 +415,7 @@ class Table {
   OpenOptions& options_;
   std::vector<Column> columns_;
   std::vector<std::string> where_;  // per row
-  std::vector<std::string> problems_;
+  std::vector<std::string> problems_, notes_;
   std::set<std::string> used_;
   int64_t seen_ = 0, rows_ = 0;
 };
@@ -435,6 +482,13 @@ void Table::add_text(Dataset& out, const Column& c) {
 }
 
 }  // namespace
+
+std::vector<ColumnLook> look_at_columns(const std::vector<std::string>& paths, OpenOptions& options,
+                                        int64_t& rows) {
+  Table table(options);
+  for (const std::string& path : paths) table.read(path);
+  return table.look(rows);
+}
 
 Dataset open_table(const std::vector<std::string>& paths, OpenOptions& options) {
   Table table(options);

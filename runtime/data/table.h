@@ -25,6 +25,17 @@ void read_csv(
     std::string_view text, char separator, const std::string& where,
     const std::function<void(const std::vector<std::string_view>& fields, int64_t line)>& row);
 
+// What a column holds, for those who choose columns.
+struct ColumnLook {
+  std::string name;
+  bool numbers = true, whole = true;  // else words
+  int64_t missing = 0, different = 0;
+  std::string some;  // a few of its values
+};
+// `rows`: of the files, whether they can be used or not.
+std::vector<ColumnLook> look_at_columns(const std::vector<std::string>& paths, OpenOptions& options,
+                                        int64_t& rows);
+
 // Several files follow each other; their headers must agree. Entries of options.prepare with
 // fill=mean get the mean found here.
 Dataset open_table(const std::vector<std::string>& paths, OpenOptions& options);
