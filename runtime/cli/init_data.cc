@@ -1,7 +1,6 @@
 // `ortrain init`: what the data is and how it reaches the model's inputs. Reads what the readers of
 // runtime/data say; nothing here knows a file format.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -98,10 +97,6 @@ std::vector<std::string> paths_of(const std::string& text) {
 }
 
 // --- tables
-
-bool speakable(const std::string& name) {  // in --map and --prepare
-  return !name.empty() && name.find_first_of(",:;*=") == std::string::npos;
-}
 
 // Why a column is no feature, "" where it may be one.
 std::string unfit(const data::ColumnLook& c, int64_t rows) {
@@ -331,6 +326,26 @@ void choose_pictures(RecipeWriter& r, const std::string& path) {
 
 // --- arrays
 
+// What the reader found by type and shape, written down.
+void choose_map(RecipeWriter& r, const data::Dataset& raw, const std::vector<ArraySpec>& inputs) {
+  Context& c = r.context();
+  if (!c.config.is_default("map")) return;
+  const data::Dataset set = open_data(c, c.config.text("data"), DataUse::kPredict);
+  std::string map;
+  for (const ArraySpec& s : inputs) {
+    const data::StoredArray* now = raw.has(s.name) ? nullptr : set.find(s.name);
+    if (!now || !speakable(s.name)) continue;
+    for (const std::string& name : raw.names()) {
+      const data::StoredArray& was = raw.stored(name);
+      if (set.has(name) || !speakable(name) || was.dtype != now->dtype || was.dims != now->dims)
+        continue;
+      map += cat(map.empty() ? "" : ";", s.name, ":", name);
+      break;
+    }
+  }
+  if (!map.empty()) r.choose("map", map, "INPUT:ARRAY; the only one of its type and shape");
+}
+
 void choose_arrays(RecipeWriter& r) {
   Context& c = r.context();
   data::OpenOptions plain;
@@ -379,6 +394,7 @@ void choose_arrays(RecipeWriter& r) {
       if (!mask.empty()) r.prepare(s.name, "mask", mask, "1 where the sequence is real");
     }
   }
+  choose_map(r, raw, inputs);
 }
 
 }  // namespace
@@ -423,77 +439,6 @@ void choose_reading(RecipeWriter& r) {
     if (outputs.size() > 1 && outputs[i].name == loss_output(c, outputs).name)
       r.choose("label", cat("output_", i),
                cat("what the data says of output '", outputs[i].name, "'"));
-}
-
-void tell_inputs(RecipeWriter& r, const data::Dataset& set) {
-  Context& c = r.context();
-  const auto inputs = open_options(c, DataUse::kPredict).inputs;
-  for (const ArraySpec& s : inputs)
-    if (const data::StoredArray* a = set.find(s.name))
-      r.tell("input", cat(s.name, " ", data::describe(s.dtype, s.dims), " takes ",
-                          data::describe(a->dtype, a->dims),
-                          set.shared(s.name) ? ", the same for all samples" : ""));
-  for (const std::string& note : set.notes)
-    if (note.find("is taken for") != std::string::npos ||
-        note.find("together are") != std::string::npos)
-      r.tell("", note);
-  // Mean and deviation of what one input takes: pictures per channel, rows of a table per column.
-  for (const ArraySpec& s : inputs) {
-    const data::StoredArray* a = set.find(s.name);
-    const bool pictures = a && a->rows && set.heavy() && a->dims.size() == 4;
-    if (!a || a->dtype != DType::kF32 || !speakable(s.name) || set.shared(s.name)) continue;
-    if (!pictures && !(a->dims.size() == 2 && a->dims[1] <= 32 && !a->rows)) continue;
-    const size_t last = a->dims.size() - 1;
-    const data::Prepare* p = data::find_prepare(set.prepared, s.name);
-    if (p && (!p->mean.empty() || !p->std.empty())) continue;
-    const size_t axis = pictures && !(p && p->layout == "hwc") ? 1 : last;
-    size_t inner = 1, row = 1;
-    for (size_t i = 1; i <= last; ++i) (i > axis ? inner : row) *= static_cast<size_t>(a->dims[i]);
-    row *= inner;
-    const auto k = static_cast<size_t>(a->dims[axis]);
-    std::vector<double> sum(k, 0), square(k, 0);
-    std::vector<float> values(row);
-    const int64_t n = a->dims[0], looked = std::min<int64_t>(n, pictures ? 200 : 100'000);
-    int64_t seen = 0;
-    for (int64_t i = 0; i < looked; ++i) {
-      const int64_t sample = i * n / looked;
-      if (a->rows) {
-        try {
-          a->rows->read({.sample = sample}, reinterpret_cast<std::byte*>(values.data()));
-        } catch (const Error&) {
-          continue;  // training leaves it out, too
-        }
-      } else {
-        std::memcpy(values.data(), a->data + static_cast<size_t>(sample) * row * 4, row * 4);
-      }
-      ++seen;
-      for (size_t j = 0; j < row; ++j) {
-        sum[j / inner % k] += values[j];
-        square[j / inner % k] += static_cast<double>(values[j]) * values[j];
-      }
-    }
-    std::string mean, deviation;
-    const double each = static_cast<double>(seen) * static_cast<double>(row / k);
-    for (size_t j = 0; j < k && seen > 0; ++j) {
-      const double m = sum[j] / each, v = std::sqrt(std::max(0.0, square[j] / each - m * m));
-      char text[64];
-      std::snprintf(text, sizeof text, "%.4g", m);
-      mean += (j ? "/" : "") + std::string(text);
-      std::snprintf(text, sizeof text, "%.4g", v > 1e-12 ? v : 1.0);
-      deviation += (j ? "/" : "") + std::string(text);
-    }
-    if (seen == 0) continue;
-    r.offer_prepare(
-        s.name, "mean", mean,
-        pictures
-            ? "of these pictures; a model that was trained elsewhere wants what it was trained with"
-            : "of these columns: (x - mean) / std, as models that start anew like it");
-    r.offer_prepare(
-        s.name, "std", deviation,
-        pictures && k == 3
-            ? "torchvision's models: mean [0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"
-            : "");
-  }
 }
 
 }  // namespace ortrain::cli

@@ -211,7 +211,9 @@ void choose_loss(RecipeWriter& r, const data::Dataset& set) {
   }
   if (outputs.size() > 1)
     r.choose("output", out->name, "the first float output; the others do not train");
-  r.choose("label", label, "");
+  if (c.config.is_default("label"))
+    r.choose("label", label,
+             set.keys.empty() ? "the array that is no input" : "the folders' numbers");
   const LabelLook look = look_at_labels(set, label, c.config.integer("ignore-index"));
   const data::StoredArray& y = set.stored(label);
   const bool floats = is_float(y.dtype);

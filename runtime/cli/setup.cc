@@ -196,7 +196,8 @@ void explain_missing_data(const Context& c, const std::string& command) {
        "its loss",
        "\nWrite them with numpy.savez(\"train.npz\", ...) and run:\n  ortrain ",
        command.empty() ? "" : command + " ", c.model_path, " --data train.npz",
-       "\nor put data = \"train.npz\" into ", recipe);
+       "\nor let it look at data of another kind (pictures, tables, text) and write the recipe ",
+       recipe, ":\n  ortrain init ", c.model_path, " --data PATH");
 }
 
 namespace {

@@ -22,7 +22,8 @@ FILE_BUDGET, FILE_THOUGHT = 800, 500
 # (pictures, tables, token streams, loader threads, event files, the report): 3,500 lines of core.
 # 35,000 and 68,000: each of these parts came to about 2,700 lines: formats with their hostile input, a
 # loader that is exact for any number of threads; event files, PNG, the timeline, MLflow written by hand.
-CORE_BUDGET, TOTAL_BUDGET = 35_000, 68_000
+# 36,500 and 69,500: ortrain init (1,200 lines: what to propose for six kinds of data, the recipe with its reasons).
+CORE_BUDGET, TOTAL_BUDGET = 36_500, 69_500
 EXCEPTIONS = {}  # path: (lines, reason)
 
 
