@@ -267,8 +267,10 @@ struct Loader::Impl {
     for (;;) {
       changed.wait(lock, [&] {
         if (stopping || failed || at_end(open_step)) return true;
-        const State s = slot_of(open_step).state;
-        return s == State::kFree || s == State::kOpen;
+        // One round later the slot may still be open for the step before, where a thread stands
+        // still in a row of it.
+        const Slot& s = slot_of(open_step);
+        return s.state == State::kFree || (s.state == State::kOpen && s.batch.step == open_step);
       });
       if (stopping || failed || at_end(open_step)) return;
       Slot& slot = slot_of(open_step);
@@ -344,6 +346,7 @@ struct Loader::Impl {
         stats.stall_seconds += seconds_since(start);
       }
       if (slot.error) std::rethrow_exception(slot.error);
+      ORTRAIN_CHECK(slot.batch.step == next_step, "batches come in order");
       held = &slot;
     }
     ++next_step;

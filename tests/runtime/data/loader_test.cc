@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "runtime/data/npz.h"
@@ -170,6 +172,38 @@ TEST(Loader, StopsAtAnyMoment) {
     Loader loader(data, kSpecs, Sampler({.samples = 1000, .batch_size = 100}));
     for (int i = 0; i < used % 6; ++i) ASSERT_NE(loader.next(), nullptr);
   }
+}
+
+// Row i is i; the thread that makes row 0 stands still until all others have nothing left to do.
+class SlowFirstRow : public RowSource {
+ public:
+  void read(const RowRequest& row, std::byte* out) const override {
+    if (row.sample == 0 && row.epoch == 0) {
+      while (made < 3) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    ++made;
+    const auto v = static_cast<float>(row.sample);
+    std::memcpy(out, &v, sizeof v);
+  }
+  bool heavy() const override { return true; }
+  mutable std::atomic<int> made = 0;
+};
+
+TEST(Loader, AThreadThatStandsStillLosesNoStep) {
+  Dataset data = Dataset::empty("slow");
+  data.add_rows("x", DType::kF32, {8, 1}, std::make_unique<SlowFirstRow>());
+  const std::vector<ArraySpec> specs = {{"x", DType::kF32, {-1, 1}}};
+  const Sampler sampler({.samples = 8, .batch_size = 2, .shuffle = false});
+  // Two slots: the second one is full when the ring comes round to the first, which is not.
+  Loader loader(data, specs, sampler, {.end_step = 4, .workers = 2, .prefetch = 2});
+  for (int64_t step = 0; step < 4; ++step) {
+    const Batch* b = loader.next();
+    ASSERT_NE(b, nullptr);
+    EXPECT_EQ(b->step, step);
+    EXPECT_EQ(ints(b->arrays[0]), (std::vector<int64_t>{2 * step, 2 * step + 1}));
+  }
+  EXPECT_EQ(loader.next(), nullptr);
 }
 
 TEST(Loader, MeasuresStalls) {
