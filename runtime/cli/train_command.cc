@@ -191,6 +191,7 @@ void announce(const Context& c, Trainer& t, const data::Dataset& data, int64_t b
 int run_train(Context& c) {
   if (c.config.on("print-config")) return std::printf("%s", c.config.print().c_str()), 0;
   if (!c.config.has("data")) explain_missing_data(c, "");
+  parse_sinks(c.config.list("log-to"));  // a wrong word is refused before a folder is made
   const bool resume = c.config.on("resume");
   std::vector<std::string> notes = c.notes;
   const data::Dataset train = open_data(c, c.config.text("data"), DataUse::kTrain);

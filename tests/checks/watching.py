@@ -299,6 +299,7 @@ class Watching(unittest.TestCase):
         ortrain(MODEL, "--steps", 3, "--out", out, "--log-to", "none")
         self.assertEqual(sorted(os.listdir(out)), ["checkpoints", "model.onnx", "recipe.toml", "run.json", "run.jsonl"])
         self.assertIn("--log-to curves", ortrain(MODEL, "--steps", 3, "--out", out + "2", "--log-to", "curves", code=2))
+        self.assertFalse(os.path.exists(out + "2"))
 
     def test_long_runs_are_merged(self):
         out = os.path.join(self.dir, "long")
