@@ -31,7 +31,7 @@ using V = hn::Vec<D>;
 using M = hn::Mask<D>;
 using DI = hn::RebindToSigned<D>;
 
-constexpr int64_t kLanes = HWY_MAX_BYTES / sizeof(float);
+constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 // 16 vector registers hold 4 x 3 accumulators, 32 hold 8 x 3.
 constexpr int kRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON ? 8 : 4;
 constexpr bool kMaskedAccess = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3;

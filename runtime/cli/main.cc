@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "ops/all_ops.h"
+#include "ops/common/isa.h"
 #include "ortrain_config.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/flags.h"
@@ -89,6 +90,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ortrain::bound_spinning(argv);
+  ortrain::ops::limit_instruction_set();
   try {
     return ortrain::cli::run(argc, argv);
   } catch (const ortrain::Error& e) {

@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "ops/all_ops.h"
+#include "ops/common/isa.h"
 
 namespace ortrain::test {
 namespace {
@@ -17,6 +18,7 @@ constexpr unsigned char kMark = 0xA5;
 
 const OpTable& all_ops() {
   static const OpTable* table = [] {
+    ops::limit_instruction_set();  // as the program does
     auto* t = new OpTable;
     ops::register_all(*t);
     return t;
