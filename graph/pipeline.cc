@@ -45,6 +45,8 @@ const std::vector<Pass>& passes() {
        pass_fuse_forward, nullptr, Switch::kMayBeOff},
       {"pad_dims", "before autodiff: gradients of Pad and Slice come by rule", pass_pad_dims,
        with_pads, Switch::kMayBeOff},
+      {"sparse_head", "behind fuse_forward, which makes Linear; before autodiff: its own gradients",
+       pass_sparse_head, with_gradients, Switch::kMayBeOff},
       {"layout", "channels-last where conv-like ops want it; transposes pushed to the borders",
        pass_layout, with_f32, Switch::kMayBeOff},
       {"cast_precision", "before autodiff: Cast's own gradient yields f32 master gradients",

@@ -6,9 +6,11 @@
 // CrossEntropyLoss, reduction mean). With probabilities (float labels of the logits' shape): mean
 // over all positions of -sum_c p log softmax. All positions ignored: loss 0 and gradient 0. A label
 // outside [0, C) is reported as a fault and counts as ignored. With `classes` (set by pass
-// pad_dims) only so many of C count, the gradient of the others is 0. Also outputs what the
-// gradient reads: the divisor, and lse [2, positions]: the largest logit, and the log of sum_c
-// exp(x_c - largest). Their sum is the log-sum-exp; kept apart, logits of any size lose no digits.
+// pad_dims) only so many of C count, the gradient of the others is 0. With `rows` (from
+// ortrain.ValidRows) the logits [N, C] are compact: line p is position rows[p]; lines beyond those
+// are not read. Also outputs what the gradient reads: the divisor, and lse [2, positions]: the
+// largest logit, and the log of sum_c exp(x_c - largest). Their sum is the log-sum-exp; kept apart,
+// logits of any size lose no digits.
 #include <algorithm>
 #include <cmath>
 
@@ -43,8 +45,12 @@ void infer(InferCtx& c) {
   for (int i = 0; i < c.rank(0); ++i)
     if (i != axis) positions.push_back(c.shape(0)[i]);
   const Shape& labels = c.shape(1);
+  if (c.has(3) &&
+      (c.rank(0) != 2 || axis != 1 || is_float(c.dtype(1)) || c.dtype(3) != DType::kI32 ||
+       !(labels.count() == c.shape(0)[0]) || !(c.shape(3) == Shape{c.shape(0)[0]})))
+    c.fail("rows (i32) need logits [N, C] and N class indices");
   const Shape& expected = is_float(c.dtype(1)) ? c.shape(0) : positions;
-  if (prove_equal(labels, expected) == Tri::kNo)
+  if (!c.has(3) && prove_equal(labels, expected) == Tri::kNo)
     c.fail(cat("labels have shape ", labels.str(), ", logits ", c.shape(0).str(),
                " with classes on axis ", axis, " need ", positions.str(), " (class indices) or ",
                c.shape(0).str(), " (probabilities)"));
@@ -114,6 +120,10 @@ struct Config {
   double smoothing;
   bool probabilities;
   int threads;
+  // Lines of compact logits whose position is below `end`.
+  int64_t lines_before(const int32_t* rows, int64_t end) const {
+    return std::lower_bound(rows, rows + layout.positions(), end) - rows;
+  }
 };
 Config config_of(const KernelQuery& q) {
   return {layout_of(q.attrs, q.in[0].dims), q.attrs.i("ignore_index", -100),
@@ -133,6 +143,7 @@ void forward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t 
   const L* labels = a.x<L>(1);
   const T* weights = a.x<T>(2);
   T* lse_out = a.y<T>(1);
+  const int32_t* rows = a.x<int32_t>(3);
   float tops[kBlock], rests[kBlock];
   int64_t block = begin, block_end = begin;  // positions whose tops and rests are known
   for (int64_t p = begin; p < end; ++p) {
@@ -176,7 +187,7 @@ void forward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t 
       out.divisor += 1;
       continue;
     }
-    const int64_t t = label_at(labels, p, l.classes, c.ignore, a.fault);
+    const int64_t t = label_at(labels, rows ? rows[p] : p, l.classes, c.ignore, a.fault);
     if (t < 0) continue;
     double loss = (1 - c.smoothing) * weight(t) * surprise(t);
     if (c.smoothing != 0) {
@@ -198,10 +209,15 @@ Kernel forward(const KernelQuery& q) {
             auto* partial = static_cast<Partial*>(a.workspace);
             const int64_t n = c.layout.positions();
             const int64_t work = n * c.layout.classes;
+            const int32_t* rows = a.x<int32_t>(3);
+            for (int64_t p = rows && a.out[1] ? c.lines_before(rows, n) : n; p < n; ++p)
+              a.y<T>(1)[p] = a.y<T>(1)[p + n] = store<T>(0);
             parallel_for(work < 8192 ? 1 : c.threads, kPieces, 1, [&](int64_t b, int64_t e) {
               for (int64_t i = b; i < e; ++i) {
                 partial[i] = Partial();
-                forward_range<T, L>(c, a, n * i / kPieces, n * (i + 1) / kPieces, partial[i]);
+                int64_t first = n * i / kPieces, last = n * (i + 1) / kPieces;
+                if (rows) first = c.lines_before(rows, first), last = c.lines_before(rows, last);
+                forward_range<T, L>(c, a, first, last, partial[i]);
               }
             });
             Partial sum;
@@ -265,6 +281,7 @@ void backward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t
   const double divisor = load(a.x<T>(4)[0]);
   const double scale = divisor == 0 ? 0.0 : load(a.x<T>(5)[0]) / divisor;
   T* out = a.y<T>(0);
+  const int32_t* rows = a.x<int32_t>(6);
   const double even = c.smoothing / static_cast<double>(l.classes);
   for (int64_t p = begin; p < end; ++p) {
     const int64_t base = (p / l.inner) * l.stride * l.inner + p % l.inner;
@@ -272,7 +289,8 @@ void backward_range(const Config& c, const KernelArgs& a, int64_t begin, int64_t
     T* dx = out + base;
     for (int64_t k = l.classes; k < l.stride; ++k) dx[k * l.inner] = store<T>(0);
     const Lse<double> lse{load(lse_in[p]), load(lse_in[p + l.positions()])};
-    const int64_t t = c.probabilities ? 0 : label_at(labels, p, l.classes, c.ignore, a.fault);
+    const int64_t t =
+        c.probabilities ? 0 : label_at(labels, rows ? rows[p] : p, l.classes, c.ignore, a.fault);
     if (t < 0 || scale == 0) {
       for (int64_t k = 0; k < l.classes; ++k) dx[k * l.inner] = store<T>(0);
       continue;
@@ -308,8 +326,14 @@ Kernel backward(const KernelQuery& q) {
   return {0, [c](const KernelArgs& a) {
             const int64_t grain =
                 std::max<int64_t>(1, 8192 / std::max<int64_t>(1, c.layout.classes));
-            parallel_for(c.threads, c.layout.positions(), grain,
+            const int64_t n = c.layout.positions(), stride = c.layout.stride;
+            const int32_t* rows = a.x<int32_t>(6);
+            const int64_t lines = rows ? c.lines_before(rows, n) : n;
+            parallel_for(c.threads, lines, grain,
                          [&](int64_t b, int64_t e) { backward_range<T, L>(c, a, b, e); });
+            // In place the lines beyond are the zeros of ortrain.LinearRows already.
+            if (a.in[0] != a.out[0])
+              std::fill_n(a.y<T>(0) + lines * stride, (n - lines) * stride, store<T>(0));
           }};
 }
 
@@ -344,7 +368,9 @@ void pad_widen(Graph& g, NodeId n, const Dims&) {
 
 Expr gradient(Grad& g) {
   return g.b.op("ortrain.CrossEntropyGrad",
-                {g.x(0), g.x(1), g.has_x(2) ? g.x(2) : Expr(), g.y(1), g.y(2), g.dy(0)}, g.attrs());
+                {g.x(0), g.x(1), g.has_x(2) ? g.x(2) : Expr(), g.y(1), g.y(2), g.dy(0),
+                 g.has_x(3) ? g.x(3) : Expr()},
+                g.attrs());
 }
 
 }  // namespace
@@ -354,12 +380,13 @@ void register_cross_entropy(OpTable& table) {
   const ExampleInput labels = ints({4}, 0, 5);
   table.add({
       .name = "ortrain.CrossEntropy",
-      .inputs = {"logits", "labels", "weights?"},
+      .inputs = {"logits", "labels", "weights?", "rows?"},
       .outputs = {"loss", "lse?", "divisor?"},
       .infer = infer,
       .grad = {grad("logits", gradient),
                not_differentiable("labels", "targets are data, not something to train through"),
-               not_differentiable("weights", "class weights are given, not trained")},
+               not_differentiable("weights", "class weights are given, not trained"),
+               no_grad("rows")},
       .precision = Precision::kNever16,
       .kernels = {{"cpu", "ref", nullptr, prepare<true>}},
       .examples = {{.in = {f({4, 5}), labels}},
@@ -384,7 +411,7 @@ void register_cross_entropy(OpTable& table) {
   });
   table.add({
       .name = "ortrain.CrossEntropyGrad",
-      .inputs = {"logits", "labels", "weights?", "lse", "divisor", "dloss"},
+      .inputs = {"logits", "labels", "weights?", "lse", "divisor", "dloss", "rows?"},
       .outputs = {"dlogits"},
       .infer = infer_grad,
       .precision = Precision::kNever16,

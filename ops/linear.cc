@@ -10,6 +10,7 @@
 #include "graph/pad_axes.h"
 #include "ops/common/checks.h"
 #include "ops/common/half_product.h"
+#include "ops/common/linear_kernels.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/reduce.h"
 #include "ops/common/ref.h"
@@ -53,6 +54,8 @@ Expr grad_w(Grad& g) {
 Expr grad_bias(Grad& g) {
   return share_node(g.b, "ortrain.LinearGradWeight", {g.x(0), g.dy()}, grad_attrs(g), 1);
 }
+
+}  // namespace
 
 // --- reference ----------------------------------------------------------------------------------
 Kernel ref_linear(const KernelQuery& q) {
@@ -142,6 +145,8 @@ Kernel onednn_grad_weight(const KernelQuery& q) {
             sum.run({a.in + 1, a.out + 1, a.workspace, a.fault});
           }};
 }
+namespace {
+
 std::string reject_grad_weight(const KernelQuery& q) {
   return q.has_out(0) ? onednn::reject_not_f32(q) : "only the bias gradient is wanted";
 }

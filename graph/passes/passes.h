@@ -14,6 +14,7 @@ void pass_canonicalize(Graph& g, PassContext& ctx);
 void pass_attach_loss(Graph& g, PassContext& ctx);
 void pass_check_trainable(Graph& g, PassContext& ctx);
 void pass_fuse_forward(Graph& g, PassContext& ctx);
+void pass_sparse_head(Graph& g, PassContext& ctx);
 void pass_layout(Graph& g, PassContext& ctx);
 void pass_cast_precision(Graph& g, PassContext& ctx);
 void pass_autodiff(Graph& g, PassContext& ctx);
