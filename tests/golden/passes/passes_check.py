@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from program import ortrain
 
 GOLDEN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OPTIONAL = ("check_trainable", "fuse_forward", "layout", "simplify", "fuse_late")
+OPTIONAL = ("check_trainable", "fuse_forward", "sparse_head", "layout", "simplify", "fuse_late")
 # Their last layer is no product with a weight, or reads a quantised one.
 NOWHERE_TO_DROP = ("autoencoder_conv/model.onnx", "qat_mlp/model.onnx")
 LIMIT = {"fp64": 1e-12, "fp32": 2e-6}
