@@ -104,8 +104,8 @@ TEST(Compile, RunsEveryPassOnceAndInOrder) {
   o.after_pass = [&](const std::string& pass, const Graph&) { ran.push_back(pass); };
   const CompileResult r = compile(g, spec_for(Mode::kTrain), o);
   EXPECT_THAT(ran, testing::ElementsAre("infer", "canonicalize", "attach_loss", "check_trainable",
-                                        "fuse_forward", "layout", "autodiff", "optimizer",
-                                        "simplify", "fuse_late", "schedule"));
+                                        "fuse_forward", "sparse_head", "layout", "autodiff",
+                                        "optimizer", "simplify", "fuse_late", "schedule"));
   EXPECT_EQ(r.graph.stage, Stage::kScheduled);
   EXPECT_EQ(r.graph.output_names(), (std::vector<std::string>{"loss", "lr", "finite"}));
   EXPECT_EQ(r.graph.updates().size(), 7u);  // p, m, v of two parameters, and the step
