@@ -16,6 +16,7 @@
 namespace ortrain::cli {
 namespace {
 
+constexpr int64_t kGoodBatch = 8;            // a built-in batch of at least that stays
 constexpr int64_t kMostLabels = 50'000'000;  // looked at
 constexpr size_t kMostDifferent = 100'000;
 
@@ -169,12 +170,24 @@ void choose_model_settings(RecipeWriter& r) {
   const std::optional<Dim> axis = batch_axis(c.file->graph());
   if (axis && axis->is_const() && c.config.is_default("rebatch")) {
     const int64_t fixed = axis->value();
-    r.choose("rebatch", "true", cat("the file has the batch size ", fixed, " built in"));
-    try {
-      apply_model_settings(c);
-    } catch (const Error& e) {
-      c.config.set("rebatch", "false", "default");
-      r.tell("note", cat("the batch size ", fixed, " is built into the model: ", e.what()));
+    std::string why =
+        "it is trained with; --rebatch may prove another one, in float64, which takes "
+        "a while at each start";
+    if (fixed < kGoodBatch) {
+      r.choose("rebatch", "true", cat("the file has the batch size ", fixed, " built in"));
+      try {
+        apply_model_settings(c);
+        why.clear();
+      } catch (const Error& e) {
+        c.config.set("rebatch", "false", "default");
+        why = e.what();
+      }
+    }
+    if (!why.empty()) {
+      r.tell("note", cat("the batch size ", fixed, " is built into the model: ", why));
+      if (fixed >= kGoodBatch)
+        r.offer("rebatch", "true",
+                "any batch, and evaluation; export with a free batch axis instead");
       r.choose("batch-size", cat(fixed), "built into the model");
       r.choose("last-batch", "drop", "an epoch's short last batch does not fit the model");
     }

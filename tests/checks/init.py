@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# ctest-label: slow
 # ctest-timeout: 600
 """ortrain init: for each kind of data the recipe it writes trains at once, to the same losses, bit by bit, as the
 flags that a person would have given; what it must refuse leaves every file as it was. The witness of a proposal is
@@ -258,6 +259,13 @@ class Init(unittest.TestCase):
         np.savez("d.npz", x=self.normal(30, 3), labels=self.rng.integers(0, 2, 30))
         self.same("d.npz", ["--data", "d.npz", "--loss", "cross_entropy", "--batch-size", 4, "--rebatch"],
                   model=self.linear("m.onnx", 3, 2, batch=1))
+        # A large one stays.
+        self.linear("l.onnx", 3, 2, batch=8)
+        said = ortrain("init", "l.onnx", "--data", "d.npz", "--epochs", 1)
+        self.assertIn("the batch size 8 is built into the model", said)
+        self.assertIn("#rebatch = true", self.recipe("l.onnx"))
+        self.assertIn("done: 3 steps", ortrain("l.onnx", "--out", "l"))
+        self.switched_off("l.onnx")
         # One that cannot be had with another batch: its size stays, the short last batch is dropped.
         self.model("f.onnx", [("x", FLOAT, [4, 3])], [("logits", FLOAT, [4, 2])],
                    [("MatMul", ["x", "w"], "h", {}), ("ReduceMean", ["h"], "m", {"axes": [0], "keepdims": 1}),
