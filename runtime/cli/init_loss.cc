@@ -278,8 +278,9 @@ void choose_training(RecipeWriter& r, const data::Dataset& set) {
   const auto n = std::max<int64_t>(1, std::llround(static_cast<double>(all) * held));
   int64_t batch = 32;
   while (batch > 1 && batch * 4 > n) batch /= 2;
-  r.choose("batch-size", cat(batch),
-           batch == 32 ? "samples per step" : cat("samples per step; there are only ", n));
+  if (!fixed)
+    r.choose("batch-size", cat(batch),
+             batch == 32 ? "samples per step" : cat("samples per step; there are only ", n));
   batch = c.config.integer("batch-size");
   const int64_t per_epoch = std::max<int64_t>(1, (n + batch - 1) / batch);
   if (!c.config.has("steps"))
