@@ -10,7 +10,8 @@ number for number (0 and -0 are one number); with the library's kernels, whose b
 gradients of fp64 by 1e-12 of a tensor's largest, those of fp32 by 1e-6 of the model's largest (a sum in another
 order), for the multiples 8, 16, 64 and 128. What is exported has the file's shapes. A model of which nothing is
 padded is listed in UNPADDED with the reason; one that is padded where it is listed there fails too. A run may stop
-padded and go on as it is. The program is $ORTRAIN_BIN.
+padded and go on as it is. COMBINED: the same with the flags that change the graph as well, and what metrics and
+predictions come to. The program is $ORTRAIN_BIN.
 """
 import glob
 import json
@@ -28,6 +29,14 @@ from program import ortrain, weights
 GOLDEN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MULTIPLES = (8, 16, 64, 128)
 UNPADDED = {("autoencoder_conv", 8)}  # every extent of a product is a multiple
+
+# Cases of which classes (or the vocabulary) are no multiple of 64, with other flags that change the graph.
+COMBINED = {
+    "gpt_tiny": (["--precision", "bf16"], ["--precision", "fp16"], ["--accumulate", 2], ["--lora", "r=3,alpha=6"],
+                 ["--recompute", "sqrt"], ["--dropout", 0.1, "--ema", 0.9]),
+    "resnet_tiny": (["--precision", "bf16"], ["--accumulate", 2, "--recompute", "sqrt"], ["--batch-norm", "frozen"]),
+    "bert_tiny": (["--precision", "fp16", "--accumulate", 2], ["--label-smoothing", 0.1]),
+}
 
 
 class Model:
@@ -128,12 +137,49 @@ def check(model):
     return model, problems, did
 
 
+def combined(model):
+    """Trained with other flags; then metrics and predictions of the run's model."""
+    problems = []
+    arrays = [model.flags[i + 1] for i, f in enumerate(model.flags) if f in ("--data", "--eval-data")]
+    with tempfile.TemporaryDirectory() as tmp:
+        try:
+            for number, more in enumerate(COMBINED[model.name]):
+                results = []
+                for pad in ("off", 64):
+                    out = os.path.join(tmp, f"{number}-{pad}")
+                    found, text = model.train(out, "--kernels", "ref", *more, "--pad-dims", pad)
+                    if ("--pad-dims 64:" in text) != (pad == 64):
+                        problems.append(f"{more} {pad}: the run says it is otherwise")
+                    results.append(found)
+                for name in differ(*results)[:4]:
+                    problems.append(f"{more}: {name} differs")
+            seen = []
+            for pad in ("off", 64):
+                path, out = os.path.join(tmp, f"{number}-{pad}", "model.onnx"), os.path.join(tmp, f"{pad}.npz")
+                flags = [f for f in model.flags]
+                for name in ("--data", "--eval-data"):
+                    while name in flags:
+                        del flags[flags.index(name):flags.index(name) + 2]
+                ortrain("predict", path, "--data", arrays[-1], "--kernels", "ref", "--pad-dims", pad, "--out", out)
+                with np.load(out) as z:
+                    seen.append({k: z[k] for k in z.files})
+                text = ortrain("eval", path, *flags, "--data", arrays[-1], "--kernels", "ref", "--pad-dims", pad)
+                seen[-1]["metrics"] = np.array([float(x) for x in re.findall(r"\d+\.\d+", text.split("loss", 1)[1])])
+            assert seen[0]["metrics"].size > 0
+            problems += [f"predictions, metrics: {name} differs" for name in differ(*seen)]
+        except AssertionError as error:
+            problems.append(str(error))
+    return model, problems, "with other flags, metrics, predictions"
+
+
 def main():
     wanted = sys.argv[1:]
     failed = 0
     with ThreadPoolExecutor(2) as pool:
         chosen = [m for m in models() if not wanted or any(w in m.name for w in wanted)]
-        for model, problems, did in pool.map(check, chosen):
+        jobs = [pool.submit(check, m) for m in chosen]
+        jobs += [pool.submit(combined, m) for m in chosen if m.name in COMBINED]
+        for model, problems, did in (job.result() for job in jobs):
             failed += bool(problems)
             print(f"{'FAIL' if problems else 'ok  '} {model.name}: {did}", flush=True)
             for p in problems:

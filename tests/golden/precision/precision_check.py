@@ -7,7 +7,10 @@
 
 Per case: 200 steps (the data repeats) in fp32, bf16 and fp16. The mean loss of the last 20 steps must be
 within 2 % of the fp32 one, or no farther from it than PyTorch's own autocast run of the same model, data and
-optimizer is from PyTorch's fp32 run (autocast.json, recorded by make_precision.py --losses). The 16-bit losses
+optimizer is from PyTorch's fp32 run (autocast.json, recorded by make_precision.py --losses): the farthest of its
+runs where it was recorded from several starts. lstm_tags needs that: in bf16 the end of a run is a matter of luck
+there. From eight starts moved by one unit in the last place of fp32, PyTorch ends between 2.9 % below and 1.4 % above
+its fp32 run, ortrain between 3.0 % below and 1.7 % above; fp32 runs from these starts end within 0.02 %. The 16-bit losses
 must differ from the fp32 ones (else nothing was rounded), and the export must hold f32 weights.
 Per case with NAME.npz (make_precision.py): gradients of the first batch. Unfused, where every intermediate
 value is rounded as PyTorch rounds it, a gradient may be as far from PyTorch's 16-bit one as PyTorch's is from
@@ -27,9 +30,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.dirname(HERE)
 CASES = ("mlp_digits", "regression_multi", "cnn_digits", "autoencoder_conv", "resnet_tiny", "lstm_tags",
          "bert_tiny", "gpt_tiny")
-# Known misses, told as such and bounded: lstm_tags in bf16 ends 2.04 % BELOW fp32 (PyTorch's autocast 0.5 % above);
-# fp32 runs from starts moved by one unit in the last place end within 0.01 %, and the cause has not been found.
-MISSES = {("lstm_tags", "bf16"): 0.021}
 SCALE = 1024  # of the fp16 loss, as in make_precision.py: nothing underflows
 FARTHER = 1.2  # times PyTorch's distance: both round at the same places, fused chains at fewer
 UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -56,12 +56,10 @@ def check_losses(ortrain, folder, case, steps, extra):
         got = losses(ortrain, folder, case, precision, steps, extra)
         now = got[-20:].mean() if len(got) == steps else np.inf
         torch = witness.get(case["case"])
-        theirs = abs(torch[precision] / torch["fp32"] - 1) if torch and torch[precision] else 0
+        ends = [torch[precision], *torch.get("moved_" + precision, [])] if torch and torch[precision] else []
+        theirs = max((abs(end_ / torch["fp32"] - 1) for end_ in ends), default=0)
         limit = max(0.02, theirs)
         ok = abs(now - end) <= limit * end
-        if not ok and abs(now - end) <= MISSES.get((case["case"], precision), 0) * end:
-            print("  known MISS:", end="")
-            ok = True
         print(f"  {case['case']} {precision}: {now:.5g}, fp32 {end:.5g} ({now / end - 1:+.2%}, limit {limit:.2%}), first {begin:.4g}", flush=True)
         if not ok: problems.append(f"{precision}: ends at {now:.5g}, fp32 at {end:.5g}")
         if np.array_equal(got, f32): problems.append(f"{precision}: the losses are those of fp32")
