@@ -34,7 +34,6 @@ UNPADDED = {("autoencoder_conv", 8)}  # every extent of a product is a multiple
 COMBINED = {
     "gpt_tiny": (["--precision", "bf16"], ["--precision", "fp16"], ["--accumulate", 2], ["--lora", "r=3,alpha=6"],
                  ["--recompute", "sqrt"], ["--dropout", 0.1, "--ema", 0.9]),
-    "resnet_tiny": (["--precision", "bf16"], ["--accumulate", 2, "--recompute", "sqrt"], ["--batch-norm", "frozen"]),
     "bert_tiny": (["--precision", "fp16", "--accumulate", 2], ["--label-smoothing", 0.1]),
 }
 
