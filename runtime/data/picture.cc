@@ -42,21 +42,72 @@ Weights bilinear(int in, int out) {
   return w;
 }
 
-uint8_t clip(int sum) { return static_cast<uint8_t>(std::clamp(sum >> kBits, 0, 255)); }
+// The loops below are integer sums in any order: the same bits with every instruction set.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define ORTRAIN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define ORTRAIN_CLONES
+#endif
 
+using Four = int __attribute__((vector_size(16)));
+using FourBytes = uint8_t __attribute__((vector_size(4)));
+
+// One row of `width` outputs of C channels. Four channels are summed at a time, so up to three
+// bytes behind the row of `in` and of `out` are read and written.
 template <int C>
-void resize_rows(const Picture& in, Picture& out, const Weights& w) {
-  for (int y = 0; y < in.height; ++y) {
-    uint8_t* to = out.at(y, 0);
-    for (int x = 0; x < out.width; ++x, to += C) {
-      const uint8_t* from = in.at(y, w.first[static_cast<size_t>(x)]);
-      const int* k = &w.weight[static_cast<size_t>(x) * static_cast<size_t>(w.most)];
-      int sum[C];
-      for (int c = 0; c < C; ++c) sum[c] = 1 << (kBits - 1);
-      for (int i = 0; i < w.count[static_cast<size_t>(x)]; ++i, from += C)
-        for (int c = 0; c < C; ++c) sum[c] += from[c] * k[i];
-      for (int c = 0; c < C; ++c) to[c] = clip(sum[c]);
+[[gnu::always_inline]] inline void resize_row(const uint8_t* in, uint8_t* out, int width,
+                                              const int* first, const int* count, const int* weight,
+                                              int most) {
+  for (int x = 0; x < width; ++x, out += C, weight += most) {
+    const uint8_t* from = in + static_cast<ptrdiff_t>(first[x]) * C;
+    Four sum = Four{} + (1 << (kBits - 1));
+    for (int i = 0; i < count[x]; ++i, from += C) {
+      FourBytes bytes;
+      std::memcpy(&bytes, from, 4);
+      sum += __builtin_convertvector(bytes, Four) * weight[i];
     }
+    sum >>= kBits;
+    sum = sum < 0 ? Four{} : sum;
+    sum = sum > 255 ? Four{} + 255 : sum;
+    const FourBytes bytes = __builtin_convertvector(sum, FourBytes);
+    std::memcpy(out, &bytes, 4);
+  }
+}
+
+ORTRAIN_CLONES void resize_row_any(int channels, const uint8_t* in, uint8_t* out, int width,
+                                   const int* first, const int* count, const int* weight,
+                                   int most) {
+  switch (channels) {
+    case 1: return resize_row<1>(in, out, width, first, count, weight, most);
+    case 2: return resize_row<2>(in, out, width, first, count, weight, most);
+    case 3: return resize_row<3>(in, out, width, first, count, weight, most);
+    default: return resize_row<4>(in, out, width, first, count, weight, most);
+  }
+}
+
+void resize_rows(const Picture& in, Picture& out, const Weights& w) {
+  const size_t from = static_cast<size_t>(in.width) * static_cast<size_t>(in.channels),
+               to = static_cast<size_t>(out.width) * static_cast<size_t>(in.channels);
+  std::vector<uint8_t> rows(from + to + 8);  // with room for what is touched behind a row
+  uint8_t* made = rows.data() + from + 4;
+  for (int y = 0; y < in.height; ++y) {
+    std::memcpy(rows.data(), in.at(y, 0), from);
+    resize_row_any(in.channels, rows.data(), made, out.width, w.first.data(), w.count.data(),
+                   w.weight.data(), w.most);
+    std::memcpy(out.at(y, 0), made, to);
+  }
+}
+
+ORTRAIN_CLONES void add_scaled(int* sum, const uint8_t* from, int k, size_t n) {
+#pragma omp simd
+  for (size_t x = 0; x < n; ++x) sum[x] += from[x] * k;
+}
+
+ORTRAIN_CLONES void clip_row(uint8_t* to, const int* sum, size_t n) {
+#pragma omp simd
+  for (size_t x = 0; x < n; ++x) {
+    const int v = sum[x] >> kBits, low = v < 0 ? 0 : v;
+    to[x] = static_cast<uint8_t>(low > 255 ? 255 : low);
   }
 }
 
@@ -68,11 +119,9 @@ void resize_columns(const Picture& in, Picture& out, const Weights& w) {
     for (int i = 0; i < w.count[static_cast<size_t>(y)]; ++i) {
       const int k =
           w.weight[static_cast<size_t>(y) * static_cast<size_t>(w.most) + static_cast<size_t>(i)];
-      const uint8_t* from = in.at(w.first[static_cast<size_t>(y)] + i, 0);
-      for (size_t x = 0; x < row; ++x) sum[x] += from[x] * k;
+      add_scaled(sum.data(), in.at(w.first[static_cast<size_t>(y)] + i, 0), k, row);
     }
-    uint8_t* to = out.at(y, 0);
-    for (size_t x = 0; x < row; ++x) to[x] = clip(sum[x]);
+    clip_row(out.at(y, 0), sum.data(), row);
   }
 }
 
@@ -105,13 +154,7 @@ namespace {
 Picture resized_width(const Picture& in, int width) {
   if (width == in.width) return in;
   Picture out(in.height, width, in.channels);
-  const Weights w = bilinear(in.width, width);
-  switch (in.channels) {
-    case 1: resize_rows<1>(in, out, w); break;
-    case 2: resize_rows<2>(in, out, w); break;
-    case 3: resize_rows<3>(in, out, w); break;
-    default: resize_rows<4>(in, out, w); break;
-  }
+  resize_rows(in, out, bilinear(in.width, width));
   return out;
 }
 Picture resized_height(const Picture& in, int height) {

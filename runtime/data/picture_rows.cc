@@ -126,18 +126,20 @@ class PictureRows : public RowSource {
   void write(const Picture& p, std::byte* out) const {
     const size_t n = static_cast<size_t>(p.height) * static_cast<size_t>(p.width);
     const auto channels = static_cast<size_t>(p.channels);
-    const auto put = [&](size_t from, size_t to) {
-      const uint8_t v = p.pixels[from];
+    const uint8_t* in = p.pixels.data();
+    if (form_.dtype == DType::kU8 && (form_.hwc || channels == 1)) {
+      std::memcpy(out, in, n * channels);
+      return;
+    }
+    for (size_t c = 0; c < channels; ++c) {
+      const float* table = table_[c];
+      const size_t step = form_.hwc ? channels : 1;
+      std::byte* to = out + (form_.hwc ? c : c * n) * size_of(form_.dtype);
       if (form_.dtype == DType::kU8)
-        std::memcpy(out + to, &v, 1);
+        for (size_t i = 0; i < n; ++i) std::memcpy(to + i * step, in + i * channels + c, 1);
       else
-        std::memcpy(out + 4 * to, &table_[from % channels][v], 4);
-    };
-    if (form_.hwc || channels == 1) {
-      for (size_t i = 0; i < n * channels; ++i) put(i, i);
-    } else {
-      for (size_t c = 0; c < channels; ++c)
-        for (size_t i = 0; i < n; ++i) put(i * channels + c, c * n + i);
+        for (size_t i = 0; i < n; ++i)
+          std::memcpy(to + 4 * i * step, table + in[i * channels + c], 4);
     }
   }
 
