@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -163,6 +164,72 @@ class Pictures(unittest.TestCase):
         empty = self.path("nothing")
         os.makedirs(empty + "/a")
         self.assertIn("no picture", self.train(empty, "s3", code=1))
+
+    def change_while_training(self, name, change, *more):
+        """Trains on a copy of the folder and changes the copy once steps have been done: (exit code, what was said)."""
+        folder, out = self.path(name), self.path(name + "_run")
+        shutil.copytree(self.folder, folder)
+        args = [self.model, "--data", folder, "--out", out, *COMMON, "--epochs", 300, *more]
+        with open(self.path(name + ".txt"), "w+") as said:
+            run = subprocess.Popen([os.environ["ORTRAIN_BIN"], *map(str, args)], stdout=said, stderr=subprocess.STDOUT)
+            log, deadline = out + "/run.jsonl", time.monotonic() + 60
+            while not (os.path.exists(log) and os.path.getsize(log) > 2000) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertIsNone(run.poll(), "the run ended before the folder changed")
+            change(folder)
+            code = run.wait(timeout=200)
+            said.seek(0)
+            return code, said.read(), out
+
+    def test_folder_changes_while_training(self):
+        def change(folder):
+            one, two, three, four = sorted(os.listdir(folder + "/c0/0"))[:4]
+            os.remove(f"{folder}/c0/0/{one}")
+            with open(f"{folder}/c0/0/{two}", "r+b") as f:
+                f.truncate(40)
+            write_png(f"{folder}/c0/0/new", self.pixels[0, 0])  # another picture takes the place of one
+            os.replace(f"{folder}/c0/0/new", f"{folder}/c0/0/{three}")
+            os.rename(f"{folder}/c9", f"{folder}/.gone")  # a whole class
+            changed.extend([one, two, three, four])
+        changed = []
+        code, text, out = self.change_while_training("changing", change)
+        self.assertEqual(code, 0, text)
+        self.assertEqual(len(losses(out)), 300 * 7)
+        with open(out + "/skipped.txt") as f:
+            skipped = f.read()
+        one, two, three, four = changed
+        for name in (one, two, three):
+            self.assertIn(f"c0/0/{name}'", skipped)
+        self.assertNotIn(four, skipped)
+        gone = int((self.labels == 9).sum())
+        self.assertEqual(sum("/c9/" in line for line in skipped.splitlines()), gone)
+        self.assertIn(f"{gone + 3} samples could not be read and were left out", text)
+        self.assertTrue(os.path.exists(out + "/model.onnx"))
+
+    def test_strict_refuses_a_folder_that_changes(self):
+        moved = []
+        def change(folder):
+            name = sorted(os.listdir(folder + "/c3/1"))[0]
+            moved.append((f"{folder}/c3/1/{name}", self.path("aside.png")))
+            os.rename(*moved[0])
+        code, text, out = self.change_while_training("strictly", change, "--strict", "--checkpoint-every", 5)
+        self.assertEqual(code, 1, text)
+        self.assertIn(moved[0][0], text)
+        done = len(losses(out))
+        os.rename(*reversed(moved[0]))  # nothing is lost: the run goes on from what it saved
+        ortrain(self.model, "--resume", "--out", out, "--steps", done + 20)
+        self.assertEqual(len(losses(out)), done + 20)
+
+    def test_bench_tells_of_loading(self):
+        common = ["--loss", "cross_entropy", "--batch-size", 32, "--steps", 20]
+        found = json.loads(ortrain("bench", self.model, "--data", self.folder, "--loader", "--workers", 3, "--json", "-",
+                                   *common).splitlines()[-1])
+        self.assertEqual(found["workers"], 3)
+        self.assertGreater(found["samples_per_second"], 0)
+        self.assertIn("samples/s with 1 worker,", ortrain("bench", self.model, "--data", self.folder, "--loader", "--workers",
+                                                          1, *common))
+        self.assertRegex(ortrain("bench", self.model, "--data", self.folder, *common),
+                         r"(compute|input)-bound: waiting for data is \d+ % of a step, loading takes \d+\.\d\d cores")
 
     def test_said_before_the_run(self):
         text = self.train(self.folder, "w1", "--prepare", "x:resize=4x4", code=2)
