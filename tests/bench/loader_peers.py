@@ -11,6 +11,7 @@ same program on an npz, PyTorch with its DataLoader. Needs torch, torchvision, P
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import time
 
@@ -67,10 +68,6 @@ def torch_rate(a, size, workers, samples):
     return n / (time.perf_counter() - begin)
 
 
-def middle(values):
-    return sorted(values)[len(values) // 2]
-
-
 def loader_alone(a):
     for size in (32, 224):
         for workers in (1, 2):
@@ -81,8 +78,8 @@ def loader_alone(a):
                 ours.append(ortrain(a, size, "--data", a.folder, "--prepare", PREPARE[size], "--loader", "--workers",
                                     str(workers), "--steps", str(samples // batch))["samples_per_second"])
                 theirs.append(torch_rate(a, size, workers, 960))
-            print(f"| {size}x{size}, {workers} workers | {middle(ours):.0f} | {middle(theirs):.0f} | "
-                  f"{middle(ours) / middle(theirs):.1f} |", flush=True)
+            print(f"| {size}x{size}, {workers} workers | {statistics.median(ours):.0f} | {statistics.median(theirs):.0f} | "
+                  f"{statistics.median(ours) / statistics.median(theirs):.1f} |", flush=True)
 
 
 def torch_net():
@@ -109,7 +106,7 @@ def torch_step(a, steps):
         loss.backward()
         optimizer.step()
         times.append((time.perf_counter() - begin) * 1e3)
-    return middle(times[steps // 5:])
+    return statistics.median(times[steps // 5:])
 
 
 def training(a):
@@ -124,12 +121,12 @@ def training(a):
         rows["npz"].append(ortrain(a, 32, "--data", npz, "--steps", "20"))
         rows["pictures"].append(ortrain(a, 32, "--data", a.folder, "--prepare", PREPARE[32], "--steps", "20"))
         rows["torch"].append(torch_step(a, 15))
-    ms = {k: middle([middle(r["ms_per_step"]) for r in rows[k]]) for k in ("npz", "pictures")}
-    share = middle([r["wait_share"] for r in rows["pictures"]])
-    cores = middle([r["load_cores"] for r in rows["pictures"]])
+    ms = {k: statistics.median([statistics.median(r["ms_per_step"]) for r in rows[k]]) for k in ("npz", "pictures")}
+    share = statistics.median([r["wait_share"] for r in rows["pictures"]])
+    cores = statistics.median([r["load_cores"] for r in rows["pictures"]])
     print(f"step: npz {ms['npz']:.0f} ms, pictures {ms['pictures']:.0f} ms (ratio {ms['pictures'] / ms['npz']:.3f}, "
-          f"waiting {100 * share:.1f} %, loading {cores:.2f} cores); PyTorch {middle(rows['torch']):.0f} ms "
-          f"(ratio {ms['pictures'] / middle(rows['torch']):.2f})", flush=True)
+          f"waiting {100 * share:.1f} %, loading {cores:.2f} cores); PyTorch {statistics.median(rows['torch']):.0f} ms "
+          f"(ratio {ms['pictures'] / statistics.median(rows['torch']):.2f})", flush=True)
 
 
 def main():
