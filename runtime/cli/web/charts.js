@@ -154,11 +154,12 @@ function curves(series, options) {
 // Draws when the element is there and whenever its width changes.
 function watch(box, draw) {
   let width = -1;
-  new ResizeObserver(() => {
+  // In the next frame: drawing changes sizes, and a browser reports an error when an observer does.
+  new ResizeObserver(() => requestAnimationFrame(() => {
     if (box.clientWidth === width) return;
     width = box.clientWidth;
     draw();
-  }).observe(box);
+  })).observe(box);
 }
 
 function table(rows) {
