@@ -122,7 +122,7 @@ struct LossScaleSpec {
 
 // What is made again in backward instead of being kept from forward (pass recompute).
 struct RecomputeSpec {
-  std::string mode = "off";  // off; auto: the cheapest set that fits; sqrt: all but checkpoints
+  std::string mode = "off";  // off; auto: the cheapest that fits; sqrt: all but checkpoints
   size_t arena_bytes = 0;    // auto: what activations, gradients and scratch may take; 0 = no limit
 };
 
@@ -156,6 +156,9 @@ struct StepSpec {
   bool skip_nonfinite =
       true;            // the update is skipped, and no state changes, when the loss is not finite
   bool watch = false;  // kTrain: the gradients and what unscales them are outputs, too
+  // Such a step ends the run: where a memory budget is short, a parameter whose own gradient is
+  // finite, as the loss, is updated all the same.
+  bool stop_at_nonfinite = false;
   LoraSpec lora;
   std::vector<std::string> train, freeze;  // regexes over parameter names
   std::set<std::string> disabled;          // pass names
@@ -191,7 +194,10 @@ class MemoryModel {
 struct RecomputeReport {
   size_t arena_before = 0, arena_after = 0;  // bytes
   double step_ms = 0, extra_ms = 0;          // predicted: the step without, what is added
-  int copies = 0;                            // nodes that run twice
+  int copies = 0;                            // nodes that run again
+  // No order and no recomputation gets the arena below what this node needs; 0 = not asked.
+  size_t bound = 0;
+  std::string bound_node = {};
 };
 
 struct PassContext {

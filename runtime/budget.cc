@@ -66,7 +66,7 @@ int64_t percent(double part, double whole) {
 }  // namespace
 
 std::string recompute_text(const RecomputeReport& r) {
-  return cat("recompute: ", r.copies, " nodes run twice, arena ", bytes_text(r.arena_after),
+  return cat("recompute: ", r.copies, " nodes run again, arena ", bytes_text(r.arena_after),
              " instead of ", bytes_text(r.arena_before), ", +", percent(r.extra_ms, r.step_ms),
              " % time predicted");
 }
@@ -110,7 +110,8 @@ class DryPlanner {
     options.memory = &memory_;
     CompileResult r = compile(q_.source, spec, options);
     memory_.lower(r.graph);
-    return {memory_.arena_bytes(r.graph), StepMemory::store_bytes(r.graph) + buffers};
+    return {.arena = memory_.arena_bytes(r.graph),
+            .fixed = StepMemory::store_bytes(r.graph) + buffers};
   }
 
   const AdviceQuestion& q_;
@@ -168,12 +169,20 @@ std::string advise(const AdviceQuestion& q) {
 }
 
 void refuse_budget(const BudgetFit& fit, bool asked, const std::string& advice) {
+  const size_t bound = fit.used.fixed + fit.used.bound;
+  std::string why;
+  if (fit.used.bound > 0 && bound > fit.budget)
+    why = cat("; no order and no recomputation can go below ", bound, ": ", fit.used.bound_node,
+              " alone needs its inputs, outputs and scratch of ", fit.used.bound, " bytes");
+  else if (fit.used.bound > 0)
+    why = cat("; that is the least found, it is not known to be the least possible (no less than ",
+              bound, ")");
   fail(ErrorCode::kMemory, "a step needs at least ", bytes_text(fit.used.total()), " (",
        fit.used.total(), " bytes), ", asked ? "--memory-budget allows " : "the machine has ",
        bytes_text(fit.budget), " (", fit.budget,
        " bytes): parameters, states, constants and batch "
        "buffers take ",
-       fit.used.fixed, ", activations, gradients and scratch at least ", fit.used.arena,
+       fit.used.fixed, ", activations, gradients and scratch at least ", fit.used.arena, why,
        "; without recomputation the step takes ", fit.unconstrained, advice);
 }
 

@@ -28,6 +28,9 @@ MemoryBudget parse_budget(const std::string& text);
 
 struct Footprint {
   size_t arena = 0, fixed = 0;  // fixed: store and batch buffers
+  // No order and no recomputation gets the arena below what this node needs; 0 = not known.
+  size_t bound = 0;
+  std::string bound_node = {};
   size_t total() const { return arena + fixed; }
 };
 struct BudgetFit {
@@ -42,7 +45,7 @@ struct BudgetFit {
 BudgetFit fit_budget(const std::string& mode, const MemoryBudget& budget, size_t limit,
                      const std::function<Footprint(const RecomputeSpec&)>& make);
 
-// "recompute: 12 nodes run twice, arena 5.0 MiB instead of 9.0 MiB, +3 % time predicted"
+// "recompute: 12 nodes run again, arena 5.0 MiB instead of 9.0 MiB, +3 % time predicted"
 std::string recompute_text(const RecomputeReport& report);
 // After profiled runs: what the copies took of them.
 std::string measured_text(const RecomputeReport& report, const Executor& executor);

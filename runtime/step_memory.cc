@@ -119,9 +119,13 @@ StepMemory::Known& StepMemory::known(const Graph& g, NodeId n, bool measured) {
   return k;
 }
 
+// Updates of parameters never run twice; measuring them would take several times their memory.
 MemoryModel::Cost StepMemory::cost(const Graph& g, NodeId n) {
-  const Known& k = known(g, n, true);
-  return {k.ms, k.workspace};
+  const std::vector<ValueId>& made = g.node(n).outputs;
+  const bool again =
+      std::any_of(made.begin(), made.end(), [&](ValueId v) { return v != kNone && is_read(g, v); });
+  const Known& k = known(g, n, again);
+  return {again ? k.ms : guess_ms(g, n, make_query(g, n, select_.threads).q), k.workspace};
 }
 
 size_t StepMemory::arena_bytes(const Graph& g) {

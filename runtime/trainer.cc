@@ -72,6 +72,8 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   if (spec_.optimizer.total_steps == 0) spec_.optimizer.total_steps = total_;
   spec_.mode = Mode::kTrain;
   spec_.skip_nonfinite = true;  // so that a bad step can be looked at, and left out
+  spec_.stop_at_nonfinite =
+      !options_.skip_bad_steps && spec_.loss_scale.kind != LossScaleSpec::Kind::kDynamic;
   const int64_t full = micro_.count(0);
   targets_ = find_targets(source, spec_for_data(source, train, spec_, full));
   const std::vector<std::string> weights = balance_classes(targets_, train, spec_);

@@ -36,12 +36,17 @@ void Trainer::fit_to_memory(const std::string& recompute) {
     }
     loader_bytes_ = buffer_bytes(micro_.count(0));
     if (const auto labels = label_loader(0, 0)) loader_bytes_ += labels->buffer_bytes();
-    size_t arena = 0;
+    Footprint used{.arena = 0, .fixed = store_.bytes() + loader_bytes_};
     for (const Programs* list : {&programs_, &evals_, &counts_, &watched_})
-      for (const auto& [key, p] : *list) arena = std::max(arena, p->plan().arena_bytes);
+      for (const auto& [key, p] : *list) {
+        used.arena = std::max(used.arena, p->plan().arena_bytes);
+        if (p->recompute().bound <= used.bound) continue;
+        used.bound = p->recompute().bound;
+        used.bound_node = p->recompute().bound_node;
+      }
     arena_ = Arena();
-    arena_.reserve(arena);
-    return Footprint{arena, store_.bytes() + loader_bytes_};
+    arena_.reserve(used.arena);
+    return used;
   });
   if (fit_.fits) return;
   const std::optional<Dim> axis = batch_axis(source_);

@@ -64,6 +64,9 @@ void Trainer::stop_at_nan(double loss) {
   std::optional<BadNode> bad = search_window(programs_);
   if (bad && bad->op.starts_with("ortrain."))
     if (auto plain = search_unfused()) bad = std::move(plain);
+  // See StepSpec::stop_at_nonfinite.
+  const bool updated = std::isfinite(loss) && spec_.stop_at_nonfinite &&
+                       spec_.recompute.mode == "auto" && spec_.recompute.arena_bytes > 0;
   const bool scaled = spec_.loss_scale.kind != LossScaleSpec::Kind::kOff;
   fail(ErrorCode::kNumeric, "the ",
        std::isnan(loss)       ? "loss is NaN"
@@ -71,7 +74,11 @@ void Trainer::stop_at_nan(double loss) {
                               : "gradients are not finite, though the loss is,",
        " at step ", run_.step + 1,
        ". First bad values: ", bad ? bad->text : std::string("not found again"),
-       ". The parameters are as after step ", run_.step,
+       updated
+           ? ". Some parameters were updated already, since --memory-budget is short; the others "
+             "are as after step "
+           : ". The parameters are as after step ",
+       run_.step,
        last_checkpoint_.empty() ? std::string() : "; the last checkpoint is " + last_checkpoint_,
        ". A smaller --lr", scaled ? ", --loss-scale" : "",
        " or --clip-norm may help; --on-nan skip leaves such batches out");

@@ -80,7 +80,7 @@ int take_apart(Graph& g) {
 
 class Fuser {
  public:
-  explicit Fuser(Graph& g) : g_(g), order_(g.topo()) {
+  Fuser(Graph& g, bool keep_flags) : g_(g), order_(g.topo()), keep_flags_(keep_flags) {
     const size_t n = static_cast<size_t>(g.node_count());
     group_.assign(n, -1);
     position_.assign(n, 0);
@@ -135,6 +135,7 @@ class Fuser {
     if (x.outputs.size() != 1 || x.outputs[0] == kNone || x.inputs.empty()) return false;
     const Value& y = g_.value(x.outputs[0]);
     if (!y.typed || !y.shape.is_const() || element_count(y.shape.values()) == 0) return false;
+    if (keep_flags_ && y.dtype == DType::kBool && y.shape.values().empty()) return false;
     return class_of(n).has_value();
   }
 
@@ -366,6 +367,7 @@ class Fuser {
 
   Graph& g_;
   std::vector<NodeId> order_;
+  const bool keep_flags_;
   std::vector<int> position_;  // per node
   std::vector<int> group_;     // per node, -1 = none
   std::vector<Group> groups_;
@@ -378,7 +380,8 @@ class Fuser {
 void pass_fuse_late(Graph& g, PassContext& ctx) {
   if (!g.ops().find(kFused)) return;
   take_apart(g);
-  Fuser fuser(g);
+  // Under a memory budget updates go by a flag each (optimizer.cc), which must not come together.
+  Fuser fuser(g, ctx.spec.recompute.mode == "auto" && ctx.spec.recompute.arena_bytes > 0);
   fuser.run();
   ctx.did = fuser.summary();
 }

@@ -4,11 +4,11 @@
 // Takes the outputs "grad/NAME" that autodiff left and replaces them by "loss", "lr" (f64),
 // "finite" and, where there are such, "grad_norm" (of the mean loss, before clipping), "weight" (0:
 // no target counted) and "loss_scale". Before the last micro-batch of a window only sums change.
-// Parameters are updated in buckets of about 4 MB, in the order in which their gradients become
-// ready, by the rules of optimizer_rules.h. A step that is not finite, or has no target, changes no
-// state at all (I14): the update kernels read `apply`, and running statistics pass through a
-// select. The scale and the number of targets meet the gradients in one scalar factor that the
-// update kernels take (I13).
+// Parameters are updated in buckets of about 4 MB (less under a memory budget), in the order in
+// which their gradients become ready, by the rules of optimizer_rules.h. A step that is not finite,
+// or has no target, changes no state at all (I14): the update kernels read `apply`, and running
+// statistics pass through a select. The scale and the number of targets meet the gradients in one
+// scalar factor that the update kernels take (I13).
 #include <algorithm>
 
 #include "graph/error.h"
@@ -22,7 +22,7 @@
 namespace ortrain {
 namespace {
 
-constexpr size_t kBucketBytes = size_t{4} << 20;
+constexpr size_t kBucketBytes = size_t{4} << 20, kLeastBucketBytes = size_t{64} << 10;
 
 class OptimizerBuilder {
  public:
@@ -185,12 +185,15 @@ class OptimizerBuilder {
     if (may_be_empty_) {
       const Expr counted = b_.op("Greater", {weight_, b_.scalar(weight_.dtype(), 0)});
       apply_ = apply_ ? b_.op("And", {apply_, counted}) : counted;
+      for (Expr& x : own_) x = b_.op("And", {x, counted});
     }
     if (!apply_) apply_ = b_.constant(HostTensor::scalar(true));
   }
 
   // A norm is finite where the gradients are. Without one they are tested themselves, each bucket
-  // as soon as it is made, while the caches hold it; the first update waits for the last of them.
+  // as soon as it is made, while the caches hold it; the first update waits for the last of them,
+  // unless a step that is not finite ends the run and memory is short: then gradients need not all
+  // be there at one time, and each update waits for its own and the loss.
   void test_finite() {
     if (norm_ || buckets_.empty()) {
       finite_ = b_.op("ortrain.AllFinite", tested_);
@@ -205,16 +208,19 @@ class OptimizerBuilder {
       for (const GradSlot& s : bucket) all.push_back(b.wrap(s.grad));
       const Expr ok = b_.wrap(b.op("ortrain.AllFinite", all).id());
       finite_ = finite_ ? b_.op("And", {finite_, ok}) : ok;  // in this order: earliest first
+      if (ctx_.spec.stop_at_nonfinite && short_of_memory())
+        own_.push_back(own_.empty() ? ok : b_.op("And", {own_.front(), ok}));
     }
   }
 
   // Updates that other passes put here (running statistics) keep the old value on a skipped step.
   void guard_states() {
     if (!ctx_.spec.skip_nonfinite) return;
+    const Expr ok = own_.empty() ? apply_ : own_.front();
     for (size_t i = 0; i < states_; ++i) {
       const StateUpdate u = g_.updates()[i];
       Builder b(g_, g_.value(u.state).name + "|optimizer");
-      const Expr kept = b.where(b.wrap(apply_.id()), b.wrap(u.next), b.wrap(u.state));
+      const Expr kept = b.where(b.wrap(ok.id()), b.wrap(u.next), b.wrap(u.state));
       g_.set_update(static_cast<int>(i), kept.id());
     }
   }
@@ -247,11 +253,21 @@ class OptimizerBuilder {
     for (const GradSlot& s : slots_) g_.add_output(s.grad, "grad/" + g_.value(s.param).name);
   }
 
+  // Gradients wait for their bucket: under a memory budget it is small.
+  bool short_of_memory() const {
+    return ctx_.spec.recompute.mode == "auto" && ctx_.spec.recompute.arena_bytes > 0;
+  }
+  size_t bucket_bytes() const {
+    if (!short_of_memory()) return kBucketBytes;
+    return std::clamp(ctx_.spec.recompute.arena_bytes / 64, kLeastBucketBytes, kBucketBytes);
+  }
+
   void fill_buckets() {
     size_t bytes = 0;
+    const size_t most = bucket_bytes();
     for (const GradSlot& s : slots_) {
       const size_t size = g_.tensor(s.param)->bytes();
-      if (buckets_.empty() || bytes + size > kBucketBytes ||
+      if (buckets_.empty() || bytes + size > most ||
           !rules_.same_bucket(s.param, buckets_.back()[0].param)) {
         buckets_.emplace_back();
         bytes = 0;
@@ -262,8 +278,8 @@ class OptimizerBuilder {
   }
 
   void update_parameters() {
-    for (const std::vector<GradSlot>& bucket : buckets_)
-      rules_.update({lr_, step_, apply_, clip_scale_}, bucket);
+    for (size_t i = 0; i < buckets_.size(); ++i)
+      rules_.update({lr_, step_, own_.empty() ? apply_ : own_[i], clip_scale_}, buckets_[i]);
   }
 
   Graph& g_;
@@ -283,6 +299,8 @@ class OptimizerBuilder {
   size_t states_ = 0;    // updates that other passes made
   std::vector<std::vector<GradSlot>> buckets_;
   int by_rows_ = 0;
+  std::vector<Expr>
+      own_;  // per bucket, where updates do not wait for all: it and the loss are finite
 };
 
 }  // namespace

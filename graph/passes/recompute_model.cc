@@ -23,7 +23,7 @@ size_t bytes_of(const Value& x) {
 
 RecomputeModel::RecomputeModel(const Graph& g, ValueId loss, const Cost& cost) {
   build(g, loss, cost);
-  find_droppable(g);
+  find_droppable();
 }
 
 void RecomputeModel::build(const Graph& g, ValueId loss, const Cost& cost) {
@@ -53,7 +53,10 @@ void RecomputeModel::build(const Graph& g, ValueId loss, const Cost& cost) {
         continue;
       }
       root_[idx(v)] = s.makes[o] = static_cast<int>(values_.size());
-      values_.push_back({next[idx(v)] ? 0 : bytes_of(g.value(v)), static_cast<int>(i)});
+      Memory m;
+      m.bytes = next[idx(v)] ? 0 : bytes_of(g.value(v));
+      m.producer = static_cast<int>(i);
+      values_.push_back(std::move(m));
     }
     for (size_t k = 0; k < n.inputs.size(); ++k) {
       const ValueId v = n.inputs[k];
@@ -65,6 +68,7 @@ void RecomputeModel::build(const Graph& g, ValueId loss, const Cost& cost) {
       if (s.view || r < 0 || std::find(s.reads.begin(), s.reads.end(), r) != s.reads.end())
         continue;
       s.reads.push_back(r);
+      values_[idx(r)].uses.push_back(static_cast<int>(i));
     }
     for (const auto& [o, k] : n.op->inplace) {  // see may_overwrite() in storage.cc
       if (o >= static_cast<int>(n.outputs.size()) || k >= static_cast<int>(n.inputs.size()) ||
@@ -93,83 +97,48 @@ void RecomputeModel::build(const Graph& g, ValueId loss, const Cost& cost) {
 
 // Any node may run twice: random ones draw from counters, and what a copy reads of a state is read
 // before the update. Only values that live to the end anyway stay.
-void RecomputeModel::find_droppable(const Graph& g) {
-  std::vector<int> last(values_.size(), -1);
-  std::vector<char> read(values_.size(), 0);
-  size_t largest = 0;
-  for (size_t i = 0; i < steps_.size(); ++i)
-    for (int r : steps_[i].reads) {
-      read[idx(r)] = 1;
-      if (static_cast<int>(i) < forward_)
-        last[idx(r)] = static_cast<int>(i);
-      else
-        values_[idx(r)].saved = true;
-    }
-  for (const Memory& m : values_) largest = std::max(largest, m.bytes);
-  for (size_t r = 0; r < values_.size(); ++r) {
-    Memory& m = values_[r];
-    if (m.kept || m.producer >= forward_) continue;
+void RecomputeModel::find_droppable() {
+  for (Memory& m : values_) {
+    if (m.kept) continue;
     // A state's writer is put off where needed; it can be when nothing else reads what it makes.
-    bool fits = true;
-    for (int w : steps_[idx(m.producer)].writers)
-      for (int made : steps_[idx(w)].makes) fits &= made < 0 || !read[idx(made)];
-    if (!fits) continue;
     m.droppable = true;
-    if (m.bytes >= std::max<size_t>(largest / 1000, kAlignment))
-      candidates_.push_back(
-          {static_cast<int>(r), m.saved, m.bytes, m.producer, std::max(last[r], m.producer)});
+    for (int w : steps_[idx(m.producer)].writers)
+      for (int made : steps_[idx(w)].makes)
+        m.droppable &= made < 0 || values_[idx(made)].uses.empty();
+    m.saved = m.producer < forward_ && !m.uses.empty() && m.uses.back() >= forward_;
   }
-  ORTRAIN_CHECK(forward_ <= static_cast<int>(g.order.size()), "the loss is outside the order");
+  ORTRAIN_CHECK(forward_ <= static_cast<int>(steps_.size()), "the loss is outside the order");
 }
 
-std::vector<char> RecomputeModel::nothing_dropped() const {
-  std::vector<char> dropped(values_.size(), 0);
-  for (size_t r = 0; r < values_.size(); ++r)
-    dropped[r] = values_[r].droppable && !values_[r].saved;
-  return dropped;
-}
-
-bool RecomputeModel::wanted(int node, size_t output, const std::vector<char>& dropped) const {
-  const Step& s = steps_[idx(node)];
+bool RecomputeModel::written(const Item& copy, size_t output) const {
+  const Step& s = steps_[idx(copy.node)];
   const int v = s.makes[output];
   if (v < 0) return false;
-  if (dropped[idx(v)] || !s.optional[output]) return true;
+  if ((copy.makes & bit(output)) || !s.optional[output]) return true;
   size_t largest = 0;
   for (int other : s.makes)
     if (other >= 0) largest = std::max(largest, values_[idx(other)].bytes);
   return values_[idx(v)].bytes <= largest / kSmall;
 }
 
-void RecomputeModel::place(int node, bool copy, const std::vector<char>& dropped) {
-  if (!copy) at_[idx(node)] = static_cast<int>(placed_.size());
-  placed_.push_back({node, copy, true, false, reads_.size()});
-  for (int r : steps_[idx(node)].reads) {
-    const bool again = (copy || node >= forward_ || late_[idx(node)]) && again_[idx(r)];
-    reads_.push_back(instance(r, again));
-    ++count_[idx(reads_.back())];
-  }
-  if (!copy) return;
-  for (int made : steps_[idx(node)].makes)
-    if (made >= 0 && dropped[idx(made)]) again_[idx(made)] = 1;
+RecomputeModel::Sequence RecomputeModel::base() const {
+  Sequence out;
+  for (size_t i = 0; i < steps_.size(); ++i)
+    if (!steps_[i].view) out.push_back({static_cast<int>(i), false, 0});
+  return out;
 }
 
 // A copy is about to read a state that `writer` overwrites: the update goes to the end of the step,
 // and with it the updates of what it reads itself.
-void RecomputeModel::postpone(int writer) {
+void RecomputeModel::postpone(int writer, Sequence& out) {
   if (late_[idx(writer)]) return;
   late_[idx(writer)] = 1;
-  if (at_[idx(writer)] >= 0) {
-    Placed& p = placed_[idx(at_[idx(writer)])];
-    p.alive = false;
-    p.moved = true;
-    for (size_t i = 0; i < steps_[idx(writer)].reads.size(); ++i)
-      --count_[idx(reads_[p.reads + i])];
-  }
-  for (int w : steps_[idx(writer)].writers) postpone(w);
+  if (at_[idx(writer)] >= 0) out[idx(at_[idx(writer)])].node = -1;
+  for (int w : steps_[idx(writer)].writers) postpone(w, out);
 }
 
 // Places copies until `value` is there again.
-void RecomputeModel::make_again(int value, const std::vector<char>& dropped) {
+void RecomputeModel::make_again(int value, const std::vector<char>& dropped, Sequence& out) {
   stack_.assign(1, value);
   while (!stack_.empty()) {
     const int top = stack_.back();
@@ -183,111 +152,177 @@ void RecomputeModel::make_again(int value, const std::vector<char>& dropped) {
       if (dropped[idx(r)] && !again_[idx(r)]) stack_.push_back(r), ready = false;
     if (!ready) continue;
     for (int w : steps_[idx(p)].writers)
-      if (at_[idx(w)] >= 0) postpone(w);
-    place(p, true, dropped);
+      if (at_[idx(w)] >= 0) postpone(w, out);
+    Item copy{p, true, 0};
+    for (size_t o = 0; o < steps_[idx(p)].makes.size(); ++o) {
+      const int made = steps_[idx(p)].makes[o];
+      if (made < 0 || !dropped[idx(made)]) continue;
+      copy.makes |= bit(o);
+      again_[idx(made)] = 1;
+    }
+    out.push_back(copy);
     stack_.pop_back();
   }
 }
 
-void RecomputeModel::arrange(const std::vector<char>& dropped) {
-  placed_.clear();
-  reads_.clear();
+RecomputeModel::Sequence RecomputeModel::with_dropped(const std::vector<char>& dropped) {
+  Sequence out;
   again_.assign(values_.size(), 0);
   late_.assign(steps_.size(), 0);
   at_.assign(steps_.size(), -1);
-  count_.assign(2 * values_.size(), 0);
   const int n = static_cast<int>(steps_.size());
   for (int pass = 0; pass < 2; ++pass)
     for (int i = 0; i < n; ++i) {
       if (steps_[idx(i)].view || late_[idx(i)] != pass) continue;
       if (i >= forward_ || pass == 1)
         for (int r : steps_[idx(i)].reads)
-          if (dropped[idx(r)] && !again_[idx(r)]) make_again(r, dropped);
-      place(i, false, dropped);
+          if (dropped[idx(r)] && !again_[idx(r)]) make_again(r, dropped, out);
+      at_[idx(i)] = static_cast<int>(out.size());
+      out.push_back({i, false, 0});
     }
-  drop_unread();
+  std::erase_if(out, [](const Item& item) { return item.node < 0; });
+  return out;
 }
 
-// Forward nodes whose results are only read by copies' readers need not run at all.
-void RecomputeModel::drop_unread() {
-  for (size_t k = placed_.size(); k-- > 0;) {
-    Placed& p = placed_[k];
-    const Step& s = steps_[idx(p.node)];
-    if (p.copy || !p.alive || p.node >= forward_ || s.makes.empty()) continue;
-    bool read = false;
-    for (int made : s.makes)
-      read |= made >= 0 && (values_[idx(made)].kept || !values_[idx(made)].droppable ||
-                            count_[idx(instance(made, false))] > 0);
+// Who reads what; false where something is not there, or not any more.
+bool RecomputeModel::resolve(const Sequence& sequence) {
+  instances_.clear();
+  reads_.clear();
+  reads_at_.clear();
+  made_at_.clear();
+  current_.assign(values_.size(), -1);
+  done_.assign(steps_.size(), 0);
+  for (const Item& item : sequence) {
+    const Step& s = steps_[idx(item.node)];
+    for (int w : s.writers)
+      if (done_[idx(w)]) return false;
+    reads_at_.push_back(static_cast<int>(reads_.size()));
+    for (int r : s.reads) {
+      if (current_[idx(r)] < 0) return false;
+      reads_.push_back(current_[idx(r)]);
+      ++instances_[idx(current_[idx(r)])].reads;
+    }
+    made_at_.push_back(static_cast<int>(instances_.size()));
+    for (size_t o = 0; o < s.makes.size(); ++o) {
+      const int v = s.makes[o];
+      if (v < 0) continue;
+      if (!item.copy || (item.makes & bit(o)))
+        current_[idx(v)] = static_cast<int>(instances_.size());
+      instances_.push_back({v, -1, 0, item.copy});
+    }
+    if (!item.copy) done_[idx(item.node)] = 1;
+  }
+  reads_at_.push_back(static_cast<int>(reads_.size()));
+  made_at_.push_back(static_cast<int>(instances_.size()));
+  return true;
+}
+
+void RecomputeModel::find_dead(const Sequence& sequence) {
+  alive_.assign(sequence.size(), 1);
+  for (size_t k = sequence.size(); k-- > 0;) {
+    bool read = made_at_[k] == made_at_[k + 1];  // makes nothing: runs for its effect
+    for (int i = made_at_[k]; i < made_at_[k + 1]; ++i) {
+      const Instance& made = instances_[idx(i)];
+      read |= made.reads > 0 || (!made.copy && values_[idx(made.value)].kept);
+    }
+    alive_[k] = read;
     if (read) continue;
-    p.alive = false;
-    for (size_t i = 0; i < s.reads.size(); ++i) --count_[idx(reads_[p.reads + i])];
+    for (int i = reads_at_[k]; i < reads_at_[k + 1]; ++i) --instances_[idx(reads_[idx(i)])].reads;
   }
 }
 
-RecomputeModel::Outcome RecomputeModel::run(const std::vector<char>& dropped, size_t target) {
-  arrange(dropped);
+RecomputeModel::Outcome RecomputeModel::run(const Sequence& sequence, size_t target) {
   Outcome out;
-  last_.assign(2 * values_.size(), -1);
-  for (size_t k = 0; k < placed_.size(); ++k) {
-    const Placed& p = placed_[k];
-    if (!p.alive) continue;
-    for (size_t i = 0; i < steps_[idx(p.node)].reads.size(); ++i)
-      last_[idx(reads_[p.reads + i])] = static_cast<int>(k);
+  if (!resolve(sequence)) {
+    out.valid = false;
+    out.peak = SIZE_MAX;
+    out.over = out.ms = 1e300;
+    return out;
   }
+  find_dead(sequence);
+  for (size_t k = 0; k < sequence.size(); ++k)
+    for (int i = reads_at_[k]; alive_[k] && i < reads_at_[k + 1]; ++i)
+      instances_[idx(reads_[idx(i)])].last = static_cast<int>(k);
   size_t live = 0;
-  std::vector<int>& taken = stack_;
-  for (size_t k = 0; k < placed_.size(); ++k) {
-    const Placed& p = placed_[k];
-    const Step& s = steps_[idx(p.node)];
-    if (!p.alive) {
-      if (!p.moved) out.ms -= s.ms;
+  for (size_t k = 0; k < sequence.size(); ++k) {
+    const Item& item = sequence[k];
+    const Step& s = steps_[idx(item.node)];
+    if (!alive_[k]) {
+      if (!item.copy) out.ms -= s.ms;
       continue;
     }
-    if (p.copy) out.ms += s.ms, ++out.copies;
-    taken.clear();
+    if (item.copy) out.ms += s.ms, ++out.copies;
+    taken_.clear();
     size_t gone = 0;  // right after this step
+    int made = made_at_[k] - 1;
     for (size_t o = 0; o < s.makes.size(); ++o) {
-      const int made = s.makes[o];
-      if (made < 0 || (p.copy && !wanted(p.node, o, dropped))) continue;
-      const Memory& m = values_[idx(made)];
+      const int v = s.makes[o];
+      if (v < 0) continue;
+      ++made;
+      if (item.copy && !written(item, o)) continue;
+      const Memory& m = values_[idx(v)];
       bool in_place = false;
       for (const auto& [to, from] : s.inplace) {
-        if (to != made) continue;
-        for (size_t i = 0; i < s.reads.size() && !in_place; ++i) {
-          const int inst = reads_[p.reads + i];
-          if (inst / 2 != from || last_[idx(inst)] != static_cast<int>(k) ||
-              (values_[idx(from)].kept && !(inst & 1)) ||
-              std::find(taken.begin(), taken.end(), inst) != taken.end())
+        if (to != v) continue;
+        for (int i = reads_at_[k]; i < reads_at_[k + 1] && !in_place; ++i) {
+          const int inst = reads_[idx(i)];
+          const Instance& x = instances_[idx(inst)];
+          if (x.value != from || x.last != static_cast<int>(k) ||
+              (values_[idx(from)].kept && !x.copy) ||
+              std::find(taken_.begin(), taken_.end(), inst) != taken_.end())
             continue;
-          taken.push_back(inst);
+          taken_.push_back(inst);
           in_place = true;
         }
         if (in_place) break;
       }
       if (!in_place) live += m.bytes;
-      const bool stays = m.kept && !p.copy;
-      if (!stays && last_[idx(instance(made, p.copy))] < 0) gone += m.bytes;
+      if (!(m.kept && !item.copy) && instances_[idx(made)].last < 0) gone += m.bytes;
     }
     const size_t now = live + s.workspace;
     out.peak = std::max(out.peak, now);
     if (now > target) out.over += static_cast<double>(now - target);
-    for (size_t i = 0; i < s.reads.size(); ++i) {
-      const int inst = reads_[p.reads + i];
-      if (last_[idx(inst)] != static_cast<int>(k) || (values_[idx(inst / 2)].kept && !(inst & 1)) ||
-          std::find(taken.begin(), taken.end(), inst) != taken.end())
+    for (int i = reads_at_[k]; i < reads_at_[k + 1]; ++i) {
+      const int inst = reads_[idx(i)];
+      const Instance& x = instances_[idx(inst)];
+      if (x.last != static_cast<int>(k) || (values_[idx(x.value)].kept && !x.copy) ||
+          std::find(taken_.begin(), taken_.end(), inst) != taken_.end())
         continue;
-      gone += values_[idx(inst / 2)].bytes;
+      gone += values_[idx(x.value)].bytes;
     }
     live -= gone;
   }
   return out;
 }
 
-std::vector<RecomputeModel::Item> RecomputeModel::items() const {
-  std::vector<Item> out;
-  for (const Placed& p : placed_)
-    if (p.alive) out.push_back({p.node, p.copy});
+RecomputeModel::Sequence RecomputeModel::needed(const Sequence& sequence) const {
+  Sequence out;
+  for (size_t k = 0; k < sequence.size(); ++k)
+    if (alive_[k]) out.push_back(sequence[k]);
   return out;
+}
+
+std::pair<size_t, int> RecomputeModel::bound() const {
+  std::pair<size_t, int> most{0, 0};
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& s = steps_[i];
+    size_t bytes = s.workspace;
+    for (int r : s.reads) bytes += values_[idx(r)].bytes;
+    std::vector<int> taken;  // each operand at most once, as if nobody else read it
+    for (size_t o = 0; o < s.makes.size(); ++o) {
+      if (s.makes[o] < 0 || s.optional[o]) continue;  // another run may make the optional ones
+      const auto free = std::find_if(s.inplace.begin(), s.inplace.end(), [&](const auto& pair) {
+        return pair.first == s.makes[o] &&
+               std::find(taken.begin(), taken.end(), pair.second) == taken.end();
+      });
+      if (free != s.inplace.end())
+        taken.push_back(free->second);
+      else
+        bytes += values_[idx(s.makes[o])].bytes;
+    }
+    if (bytes > most.first) most = {bytes, static_cast<int>(i)};
+  }
+  return most;
 }
 
 }  // namespace ortrain

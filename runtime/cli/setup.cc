@@ -65,6 +65,8 @@ StepSpec make_spec(const Context& c, Mode mode) {
   // (docs/training.md has the figures).
   if (const std::string& pad = k.text("pad-dims"); pad != "auto" && pad != "off")
     s.pad_multiple = std::stoll(pad);
+  s.stop_at_nonfinite =
+      k.text("on-nan") != "skip" && s.loss_scale.kind != LossScaleSpec::Kind::kDynamic;
   set_precision(s, k.text("precision"));
   s.seed = static_cast<uint64_t>(k.integer("seed"));
   s.batch_norm = k.text("batch-norm");
@@ -156,18 +158,21 @@ DataRun::DataRun(const Context& c, const std::string& paths, Mode mode, bool sho
   fit_ = fit_budget(recompute, budget, trains ? memory_limit() : 0, [&](const RecomputeSpec& r) {
     wanted.recompute = r;
     programs_.clear();
-    size_t arena = 0;
+    Footprint used;
     for (int64_t size : {batch_, short_last ? total % batch_ : 0}) {
       if (size == 0 || programs_.contains(size)) continue;
       const StepSpec spec = spec_for_data(c.file->graph(), set_, wanted, size);
       if (size == batch_) spec_ = spec;
       programs_[size] = std::make_unique<Program>(c.file->graph(), spec, store_, arena_,
                                                   select_options(c), options, drop_pages(c));
-      arena = std::max(arena, programs_[size]->plan().arena_bytes);
+      used.arena = std::max(used.arena, programs_[size]->plan().arena_bytes);
+      const RecomputeReport& report = programs_[size]->recompute();
+      if (report.bound > used.bound) used.bound = report.bound, used.bound_node = report.bound_node;
     }
+    used.fixed = store_.bytes();
     arena_ = Arena();
-    arena_.reserve(arena);
-    return Footprint{arena, store_.bytes()};
+    arena_.reserve(used.arena);
+    return used;
   });
   if (!fit_.fits) refuse_budget(fit_, budget.given(), "");
   const data::Fit fit = set_.check_fits(program().arrays());

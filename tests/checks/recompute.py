@@ -77,14 +77,43 @@ def check(name, model, flags, folder):
         result, text = got
         same = result == plain
         g = gradients(model, flags, out(kind + ".npz"), *(more if kind == "sqrt" else ["--recompute", "sqrt"]))
-        line = re.search(r"recompute: (\d+) nodes run twice", text)
+        line = re.search(r"recompute: (\d+) nodes run again", text)
         used = re.search(r"; (\d+) bytes in all, budget (\d+)", text)
         fits = kind == "sqrt" or (used and int(used[1]) <= int(used[2]) == int(more[1]))
         say(same and g == grads and bool(fits),
-            f"{name} {kind}: {line[1] if line else 0} nodes twice, {used[1] if used else '-'} of {full} bytes"
+            f"{name} {kind}: {line[1] if line else 0} nodes again, {used[1] if used else '-'} of {full} bytes"
             + ("" if same else ", losses or checkpoints differ") + ("" if g == grads else ", gradients differ")
             + ("" if fits else ", budget not kept"))
     return full, least
+
+
+def shares(name, model, flags, folder):
+    """Budgets in percent of the unconstrained step: kept, or proven to be impossible."""
+    out = lambda kind: os.path.join(folder, f"{name}-{kind}")
+    rc, off = train(model, flags, out("plain"), "--recompute", "off")
+    if rc:
+        return say(False, f"{name}: {off}")
+    for percent in (100, 80, 60, 50):
+        rc, got = train(model, flags, out(percent), "--memory-budget", f"{percent}%")
+        if rc == 3:
+            bound = re.search(r"no order and no recomputation can go below (\d+): .+ alone needs .* of (\d+) bytes", got)
+            budget = re.search(r"--memory-budget allows .*?\((\d+) bytes\)", got)
+            least = re.search(r"needs at least .*?\((\d+) bytes\)", got)
+            proof = bound and int(bound[1]) > int(budget[1])
+            say(bool(budget and least and int(least[1]) > int(budget[1])) and percent < 80
+                and bool(proof or "the least found" in got),
+                f"{name} {percent} %: {'impossible' if proof else 'not found'}, {bound[1] if bound else least and least[1]} "
+                f"of {budget[1] if budget else got} bytes")
+            continue
+        if rc:
+            say(False, f"{name} {percent} %: {got}")
+            continue
+        result, text = got
+        used = re.search(r"; (\d+) bytes in all, budget (\d+)", text)
+        again = re.search(r"recompute: (\d+) nodes", text)
+        say(result == off[0] and used and int(used[1]) <= int(used[2]),
+            f"{name} {percent} %: {again[1] if again else 0} nodes again, {used[1] if used else '?'} bytes, budget "
+            f"{used[2] if used else '?'}" + ("" if result == off[0] else ", losses or checkpoints differ"))
 
 
 def made_model(path, kind):
@@ -163,12 +192,15 @@ def main():
         sizes = {}
         for name, path, flags in models:
             sizes[name] = check(name, path, flags, folder)
+        for name, path, flags in models:
+            if name in ("conv", "mlp", "resnet_tiny", "bert_tiny", "gpt_tiny", "gpt_char"):
+                shares(name, path, flags, folder)
         for name in ("conv", "mlp", "gpt_char"):
             if sizes[name]:
                 full, least = sizes[name]
                 say(least < 0.7 * full, f"{name}: the least, {least}, is well below {full} bytes")
         # Refused, with a change that works.
-        name, path, flags = models[1]
+        name, path, flags = models[0]
         full, least = sizes[name]
         rc, error = train(path, flags, os.path.join(folder, "refused"), "--memory-budget", str(int(least * 0.9)))
         advice = re.search(r"\n  (--batch-size \d+ --accumulate \d+)   \(.*?(\d+) bytes\)", error if rc else "")
