@@ -1,5 +1,7 @@
 // Best fit by size over several orders. Source: the greedy-by-size family of Pisarchyk and Lee,
-// "Efficient Memory Management for Deep Neural Net Inference" (2020), with more orders.
+// "Efficient Memory Management for Deep Neural Net Inference" (2020), with more orders; where none
+// reaches the bound, the order that won is changed step by step: what ends at the top, or lies in
+// its way, is placed earlier.
 #include "runtime/memplan.h"
 
 #include <algorithm>
@@ -11,10 +13,14 @@
 namespace ortrain {
 namespace {
 
+constexpr int kSteps = 300;              // changes of the best order
+constexpr size_t kPlacements = 4000000;  // pairs of blocks looked at in them
+
 struct Block {  // an interval with all its aliases
   size_t bytes = 0;
   int64_t first = 0, last = 0;
   size_t offset = 0;
+  size_t crowd = 0;  // most bytes alive at one time of its life
   int64_t length() const { return last - first + 1; }
 };
 
@@ -54,6 +60,20 @@ size_t max_live(const std::vector<Block>& blocks) {
   int64_t live = 0, most = 0;
   for (const auto& [step, bytes] : events) most = std::max(most, live += bytes);
   return static_cast<size_t>(most);
+}
+
+void find_crowds(std::vector<Block>& blocks) {
+  int64_t steps = 0;
+  for (const Block& b : blocks) steps = std::max(steps, b.last + 2);
+  std::vector<int64_t> live(static_cast<size_t>(steps), 0);
+  for (const Block& b : blocks) {
+    live[static_cast<size_t>(b.first)] += static_cast<int64_t>(b.bytes);
+    live[static_cast<size_t>(b.last + 1)] -= static_cast<int64_t>(b.bytes);
+  }
+  for (size_t i = 1; i < live.size(); ++i) live[i] += live[i - 1];
+  for (Block& b : blocks)
+    b.crowd =
+        static_cast<size_t>(*std::max_element(live.begin() + b.first, live.begin() + b.last + 1));
 }
 
 }  // namespace
@@ -106,24 +126,65 @@ MemPlan plan_memory(std::span<const Interval> intervals) {
        [](const Block& a, const Block& b) {
          return a.last != b.last ? a.last > b.last : a.bytes > b.bytes;
        }},
+      {"crowd",
+       [](const Block& a, const Block& b) {
+         return a.crowd != b.crowd ? a.crowd > b.crowd : a.bytes > b.bytes;
+       }},
+      {"crowd, lifetime",
+       [](const Block& a, const Block& b) {
+         return a.crowd != b.crowd ? a.crowd > b.crowd : a.length() > b.length();
+       }},
   };
   MemPlan out;
   out.offsets.assign(n, 0);
   out.lower_bound = max_live(blocks);
-  std::vector<size_t> order(blocks.size());
-  bool found = false;
+  find_crowds(blocks);
+  std::vector<size_t> order(blocks.size()), best;
+  const auto attempt = [&](const char* name) {
+    const size_t peak = place(blocks, order);
+    if (!best.empty() && peak >= out.peak) return peak == out.peak;
+    best = order;
+    out.peak = peak;
+    out.order = name;
+    for (size_t i = 0; i < n; ++i) out.offsets[i] = blocks[block_of[i]].offset;
+    return true;
+  };
   for (const Rule& rule : rules) {
+    if (!best.empty() && out.peak == out.lower_bound) return out;
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return rule.before(blocks[a], blocks[b]); });
-    const size_t peak = place(blocks, order);
-    if (!found || peak < out.peak) {
-      found = true;
-      out.peak = peak;
-      out.order = rule.name;
-      for (size_t i = 0; i < n; ++i) out.offsets[i] = blocks[block_of[i]].offset;
+    attempt(rule.name);
+  }
+  const int steps =
+      static_cast<int>(std::min<size_t>(kSteps, kPlacements / (blocks.size() * blocks.size() + 1)));
+  order = best;
+  uint32_t draw = 1;  // fixed: equal input gives an equal plan
+  for (int i = 0; i < steps && out.peak > out.lower_bound; ++i) {
+    const std::vector<size_t> before = order;
+    if (i > 0) place(blocks, order);
+    // Of what ends at the top, or lies below it at the same time, one goes somewhere before.
+    std::vector<size_t> near;  // places in the order
+    const Block* top = nullptr;
+    for (const Block& b : blocks)
+      if (!top || b.offset + b.bytes > top->offset + top->bytes) top = &b;
+    for (size_t k = 0; k < order.size(); ++k) {
+      const Block& b = blocks[order[k]];
+      if (k > 0 && b.bytes > 0 && b.first <= top->last && top->first <= b.last) near.push_back(k);
     }
-    if (out.peak == out.lower_bound) break;
+    if (near.empty()) break;
+    const auto random = [&](size_t below) {
+      draw = draw * 1664525 + 1013904223;
+      return static_cast<size_t>(draw >> 8) % below;
+    };
+    size_t from = near[random(near.size())];
+    if (i % 2 == 0)
+      for (size_t k : near)
+        if (&blocks[order[k]] == top) from = k;
+    const size_t to = random(from);
+    std::rotate(order.begin() + static_cast<long>(to), order.begin() + static_cast<long>(from),
+                order.begin() + static_cast<long>(from) + 1);
+    if (!attempt("a changed order")) order = before;
   }
   return out;
 }
