@@ -176,6 +176,7 @@ int run_bench(Context& c) {
     std::printf("%s; %zu bytes in all instead of %zu\n%s\n", recompute_text(again).c_str(),
                 r.fit().used.total(), r.fit().unconstrained,
                 measured_text(again, executor).c_str());
+  std::printf("%s", window_text(c, r).c_str());
   if (profiled) {
     std::printf("\n%s", profile_text(executor, measure_peak(c.ops, select_options(c))).c_str());
     if (timed) {

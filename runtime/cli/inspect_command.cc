@@ -139,6 +139,7 @@ int run_inspect(Context& c) {
     std::printf("%s; %zu bytes in all instead of %zu\n", recompute_text(p.recompute()).c_str(),
                 run.fit().used.total(), run.fit().unconstrained);
   print_padding(c, run.spec());
+  std::printf("%s", window_text(c, run).c_str());
   if (c.config.on("passes")) {
     std::printf("\npasses, in order:\n");
     print_notes(p.notes());

@@ -97,6 +97,9 @@ class DataRun {
   std::map<int64_t, std::unique_ptr<Program>> programs_;
 };
 
+// With --accumulate: the programs of a step's micro-batches and their memory; "" without.
+std::string window_text(const Context& c, const DataRun& run);
+
 // Where `command` needs data and there is none: what is missing and the exact next command.
 [[noreturn]] void explain_missing_data(const Context& c, const std::string& command);
 
