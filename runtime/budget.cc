@@ -43,6 +43,12 @@ MemoryBudget parse_budget(const std::string& text) {
        "500MB, or a share up to 100% of what the step takes without recomputation, such as 80%");
 }
 
+namespace {
+constexpr int kTries = 3;
+
+size_t left_for_arena(size_t budget, size_t fixed) { return budget > fixed ? budget - fixed : 1; }
+}  // namespace
+
 BudgetFit fit_budget(const std::string& mode, const MemoryBudget& budget, size_t limit,
                      const std::function<Footprint(const RecomputeSpec&)>& make) {
   BudgetFit fit;
@@ -52,9 +58,14 @@ BudgetFit fit_budget(const std::string& mode, const MemoryBudget& budget, size_t
   if (mode == "sqrt") fit.used = make({.mode = "sqrt", .arena_bytes = 0});
   fit.budget = budget.given() ? budget.of(fit.unconstrained) : limit;
   if (fit.budget == 0 || fit.used.total() <= fit.budget) return fit;
-  if (mode == "auto")  // where nothing is left for the arena: the least, for the message
-    fit.used = make({.mode = "auto",
-                     .arena_bytes = fit.budget > fit.used.fixed ? fit.budget - fit.used.fixed : 1});
+  // Where nothing is left for the arena: the least, for the message. Other programs may have other
+  // constants: again with what these leave.
+  size_t fixed = 0;
+  for (int i = 0; i < kTries && mode == "auto" && fit.used.fixed > fixed; ++i) {
+    fixed = fit.used.fixed;
+    fit.used = make({.mode = "auto", .arena_bytes = left_for_arena(fit.budget, fixed)});
+    if (fit.used.total() <= fit.budget) break;
+  }
   fit.fits = fit.used.total() <= fit.budget;
   return fit;
 }
@@ -92,10 +103,11 @@ class DryPlanner {
     size_t store = 0, arena = 0;
     for (StepSpec s : q_.programs(spec, batch, parts)) {
       Footprint f = planned(s, {.mode = "off", .arena_bytes = 0}, buffers);
-      if (f.total() > q_.budget)
-        f = planned(s,
-                    {.mode = "auto", .arena_bytes = q_.budget > f.fixed ? q_.budget - f.fixed : 1},
-                    buffers);
+      size_t fixed = 0;
+      for (int i = 0; i < kTries && f.total() > q_.budget && f.fixed > fixed; ++i) {
+        fixed = f.fixed;
+        f = planned(s, {.mode = "auto", .arena_bytes = left_for_arena(q_.budget, fixed)}, buffers);
+      }
       store = std::max(store, f.fixed);
       arena = std::max(arena, f.arena);
     }

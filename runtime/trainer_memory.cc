@@ -29,7 +29,7 @@ void Trainer::fit_to_memory(const std::string& recompute) {
   step_memory_ = std::make_unique<StepMemory>(options_.select);
   options_.compile.memory = step_memory_.get();
   fit_ = fit_budget(recompute, options_.budget, memory_limit(), [&](const RecomputeSpec& r) {
-    if (r.mode != spec_.recompute.mode) {
+    if (r.mode != spec_.recompute.mode || r.arena_bytes != spec_.recompute.arena_bytes) {
       spec_.recompute = r;
       programs_.clear();
       make_programs();
