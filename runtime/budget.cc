@@ -66,6 +66,10 @@ BudgetFit fit_budget(const std::string& mode, const MemoryBudget& budget, size_t
     fit.used = make({.mode = "auto", .arena_bytes = left_for_arena(fit.budget, fixed)});
     if (fit.used.total() <= fit.budget) break;
   }
+  // How parameters are updated depends on what is left: the least may still fit.
+  if (mode == "auto" && fit.used.total() > fit.budget &&
+      fit.used.fixed + fit.used.bound <= fit.budget)
+    fit.used = make({.mode = "auto", .arena_bytes = 1});
   fit.fits = fit.used.total() <= fit.budget;
   return fit;
 }
