@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace ortrain {
@@ -99,7 +101,12 @@ void bound_spinning(char** argv) {
       std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   const int count = static_cast<int>(std::clamp(100 * kPauses / std::max(us, 0.1), 500.0, 20000.0));
   setenv("GOMP_SPINCOUNT", std::to_string(count).c_str(), 1);
-  execv("/proc/self/exe", argv);  // where that fails, OpenMP's own count stays
+  // By its own path, so that ps and top go on showing the program's name and not "exe". Where both
+  // fail, OpenMP's own count stays.
+  std::error_code error;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (!error) execv(self.c_str(), argv);
+  execv("/proc/self/exe", argv);
 }
 
 }  // namespace ortrain

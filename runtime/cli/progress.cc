@@ -32,7 +32,9 @@ nlohmann::json finite(double v) {
 std::string duration_text(double seconds) {
   const auto total = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
   char buffer[64];
-  if (total >= 3600)
+  if (seconds < 0.95)
+    std::snprintf(buffer, sizeof buffer, "%.1f s", std::max(0.0, seconds));
+  else if (total >= 3600)
     std::snprintf(buffer, sizeof buffer, "%lld:%02lld:%02lld", static_cast<long long>(total / 3600),
                   static_cast<long long>(total / 60 % 60), static_cast<long long>(total % 60));
   else

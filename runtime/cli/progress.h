@@ -78,6 +78,6 @@ class RunLog {
 // The row of a step. What is not finite is a string ("nan", "inf"), which JSON lacks.
 nlohmann::ordered_json log_row(const StepLine& s);
 
-std::string duration_text(double seconds);  // "1:05:09", "0:42"
+std::string duration_text(double seconds);  // "1:05:09", "0:42", "0.4 s"
 
 }  // namespace ortrain::cli

@@ -18,6 +18,7 @@
 #include "runtime/cli/run_recipe.h"
 #include "runtime/cli/setup.h"
 #include "runtime/cli/watch_text.h"
+#include "runtime/data/fingerprint.h"
 #include "runtime/ema.h"
 #include "runtime/trainer.h"
 
@@ -157,6 +158,18 @@ void check_threads(const Context& c, const std::string& path, const TrainOptions
   std::printf("note: %s; the last bits of its numbers may differ from here on\n", text.c_str());
 }
 
+// Other data is allowed (more was collected, a file was mended), but not unnoticed.
+void check_data(const std::string& path, const TrainOptions& now) {
+  const auto saved = checkpoint::read_run(path).extra;
+  const auto was = saved.find("data");
+  if (was == saved.end() || was->second == now.checkpoint_extra.at("data")) return;
+  std::printf(
+      "note: these are not the samples that the run began with (fingerprint %s, was %s); it goes "
+      "on "
+      "with them, but not to the result of an unbroken run\n",
+      now.checkpoint_extra.at("data").c_str(), was->second.c_str());
+}
+
 void announce(const Context& c, Trainer& t, const data::Dataset& data, int64_t batch,
               const std::string& out) {
   int64_t count = 0, tensors = 0;
@@ -228,6 +241,7 @@ int run_train(Context& c) {
   o.prefetch = loading.prefetch;
   o.loader_cpus = loading.cpus;
   o.select = select_options(c);
+  o.checkpoint_extra["data"] = data::fingerprint(train);
   o.checkpoint_extra["threads"] = std::to_string(o.select.threads);
   o.compile = compile_options(c);
   o.budget = parse_budget(c.config.text("memory-budget"));
@@ -245,6 +259,7 @@ int run_train(Context& c) {
     for (const std::string& d : damaged) std::printf("note: %s\n", d.c_str());
     if (newest) {
       check_threads(c, *newest, o);
+      check_data(*newest, o);
       trainer.resume(*newest);
     } else
       std::printf("note: no complete checkpoint in %s; starting from the beginning\n",

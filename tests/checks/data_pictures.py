@@ -113,6 +113,41 @@ class Pictures(unittest.TestCase):
             for key in a:
                 self.assertEqual(a[key].tobytes(), b[key].tobytes(), key)
 
+    def test_resume_notices_other_pictures(self):
+        folder, run = self.path("exchanged"), self.path("noticed")
+        shutil.copytree(self.folder, folder)
+        ortrain(self.model, "--data", folder, "--out", run, *COMMON, "--steps", 2)
+        go_on = lambda steps: ortrain(self.model, "--resume", "--out", run, "--steps", steps)
+        self.assertNotIn("not the samples", go_on(3))
+        first = sorted(os.listdir(folder + "/c0/0"))[0]
+        write_png(f"{folder}/c0/0/{first}", 255 - self.pixels[0, 0])
+        self.assertIn("not the samples", go_on(4))
+        self.assertNotIn("not the samples", go_on(5))
+        os.rename(f"{folder}/c0/0/{first}", f"{folder}/c0/0/+{first}")
+        self.assertIn("not the samples", go_on(6))
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "needs a CPU that does not compute")
+    def test_pinned_workers(self):
+        for pin in (True, False):
+            run = subprocess.Popen([os.environ["ORTRAIN_BIN"], self.model, "--data", self.folder, "--out",
+                                    self.path(f"pin_{pin}"), *map(str, COMMON), "--epochs", "100000", "--threads", "1",
+                                    "--workers", "1", *(["--pin-workers"] if pin else [])],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                allowed = {}
+                until = time.monotonic() + 60
+                while "ortrain-load" not in allowed and time.monotonic() < until:
+                    time.sleep(0.1)
+                    for task in os.listdir(f"/proc/{run.pid}/task"):
+                        with open(f"/proc/{run.pid}/task/{task}/comm") as f:
+                            allowed[f.read().strip()] = os.sched_getaffinity(int(task))
+                self.assertIn("ortrain", allowed)  # the name that ps and top show
+                self.assertEqual(allowed["ortrain"], os.sched_getaffinity(0))
+                self.assertEqual(allowed["ortrain-load"] < allowed["ortrain"], pin, allowed)
+            finally:
+                run.kill()
+                run.wait()
+
     def test_model_carries_its_preparation(self):
         self.train(self.folder, "carry", "--epochs", 3, "--prepare", "x:mean=0.3,std=0.25")
         model = os.path.join(self.path("carry"), "model.onnx")
