@@ -239,6 +239,7 @@ void pass_autodiff(Graph& g, PassContext& ctx) {
   const int before = g.node_count();
   Builder seeded(g, "loss|autodiff");
   const Expr seed = gradient_seed(seeded, ctx.spec);
+  const bool unscale = seed && ctx.spec.mode == Mode::kGrads;  // in training the optimizer does
   const std::vector<ValueId> grads = differentiate(g, g.outputs()[0], wanted, seed.id());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const std::string name = g.value(wanted[i]).name;
@@ -254,6 +255,10 @@ void pass_autodiff(Graph& g, PassContext& ctx) {
       for (size_t a = 0; a < perm.size(); ++a)
         inverse[static_cast<size_t>(perm[a])] = static_cast<int64_t>(a);
       d = b.transpose(d, inverse);
+    }
+    if (unscale) {
+      const DType dtype = d.dtype();
+      d = b.cast(b.cast(d, DType::kF64) / loss_scale(b, ctx.spec.loss_scale), dtype);
     }
     g.add_output(d.id(), "grad/" + name);
   }

@@ -73,10 +73,10 @@ Expr loss_scale(Builder& b, const LossScaleSpec& spec) {
 }
 
 Expr gradient_seed(Builder& b, const StepSpec& spec) {
-  if (spec.mode != Mode::kTrain) return {};
   const DType dtype = b.graph().value(b.graph().outputs()[0]).dtype;
   const WindowSpec& w = spec.window;
   Expr seed = loss_scale(b, spec.loss_scale);
+  if (spec.mode == Mode::kGrads) return seed ? b.cast(seed, dtype) : seed;
   const bool shares = static_cast<bool>(window_targets(b));
   if (w.phase != Phase::kOnly && !shares && (may_be_empty(b.graph()) || w.samples != w.nominal)) {
     const Expr weight = loss_weight(b, w);

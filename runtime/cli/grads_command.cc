@@ -1,9 +1,10 @@
 // `ortrain grads`: loss and gradients of the first batch, for comparison with another framework.
 //
-// Writes an .npz with "loss" and one array per trainable parameter, under its name and in the
-// file's layout, in the precision computed in. With --check N the gradients are compared with
-// central differences of the loss in N random directions through all parameters at once; where the
-// largest relative difference is above kWorst the command fails.
+// With a dynamic loss scale (--loss-scale; fp16 has one unless told otherwise) the scale is halved
+// until every gradient is finite. Writes an .npz with "loss" and one array per trainable parameter,
+// under its name and in the file's layout, in the precision computed in. With --check N the
+// gradients are compared with central differences of the loss in N random directions through all
+// parameters at once; where the largest relative difference is above kWorst the command fails.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -70,6 +71,28 @@ void check_gradients(DataRun& r, const data::Batch& batch, const std::vector<std
          "directions, a wrong gradient does it in all");
 }
 
+bool finite(const Executor& executor, size_t outputs) {
+  for (size_t i = 1; i < outputs; ++i) {
+    const HostTensor& t = executor.output(static_cast<int>(i));
+    for (int64_t k = 0; k < t.count(); ++k)
+      if (!std::isfinite(t.as_double(k))) return false;
+  }
+  return true;
+}
+
+// As training does it, within one step.
+void run_with_scale(DataRun& r, const data::Batch& batch, const LossScaleSpec& spec) {
+  r.run_one(batch);
+  if (spec.kind != LossScaleSpec::Kind::kDynamic) return;
+  double scale = spec.init;
+  while (!finite(r.program().executor(), r.program().plan().outputs.size()) && scale > spec.min) {
+    scale = std::max(spec.min, scale / 2);
+    r.store().set(kLossScaleName, HostTensor::scalar<float>(static_cast<float>(scale)));
+    r.run_one(batch);
+  }
+  std::printf("loss scale %.6g\n", scale);
+}
+
 }  // namespace
 
 int run_grads(Context& c) {
@@ -86,7 +109,8 @@ int run_grads(Context& c) {
                                .seed = static_cast<uint64_t>(c.config.integer("seed"))});
   data::Loader loader(r.data(), r.program().arrays(), sampler, {.threaded = false});
   const data::Batch& batch = *loader.next();
-  r.run_one(batch);
+  run_with_scale(r, batch,
+                 loss_scale_spec(c.config.list("loss-scale"), c.config.text("precision")));
   const std::vector<PlanTensor>& outputs = r.program().plan().outputs;
   std::vector<HostTensor> kept;
   std::vector<std::string> names;

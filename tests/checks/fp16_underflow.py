@@ -61,6 +61,26 @@ class Underflow(unittest.TestCase):
         self.assertTrue((moved != self.w).all())
         self.assertGreater(steps[-1]["loss_scale"], 1)
 
+    def grads(self, name, *flags):
+        done = subprocess.run(
+            [BIN, "grads", "model.onnx", "--data", "train.npz", "--loss", "mse", "--batch-size", str(SAMPLES),
+             "--shuffle", "none", "--out", name + ".npz", *flags],
+            cwd=self.folder.name, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return np.load(os.path.join(self.folder.name, name + ".npz"))["w"].astype(np.float64), done.stdout
+
+    def test_grads_follow_the_same_scale(self):
+        exact, _ = self.grads("exact", "--precision", "fp64")
+        self.assertFalse(self.grads("none", "--precision", "fp16", "--loss-scale", "off")[0].any())
+        for name, flags, says in (("default", (), "loss scale 65536"), ("static", ("--loss-scale", "16384"), "")):
+            scaled, text = self.grads(name, "--precision", "fp16", *flags)
+            self.assertLess(np.linalg.norm(scaled - exact), 0.02 * np.linalg.norm(exact), name)
+            self.assertIn(says, text)
+        # A scale that overflows is halved until it does not: 1e15 times 4e-9 is above fp16's 65504.
+        over, text = self.grads("over", "--precision", "fp16", "--loss-scale", "dynamic,init=1e15,max=1e15")
+        self.assertLess(np.linalg.norm(over - exact), 0.02 * np.linalg.norm(exact))
+        self.assertLess(float(text.split("loss scale ")[1].split()[0]), 1e15)
+
 
 if __name__ == "__main__":
     unittest.main()
