@@ -1,9 +1,10 @@
 // Kernels of convolution and its two gradients, shared by Conv, ConvTranspose and the gradient ops.
 // Roles are those of the forward convolution: x [N,C,in...], w [O,C/group,k...], y [N,O,out...].
 //
-// "onednn": f32, channels-last inside (plain channels-first data is reordered on the way in and
-// out); w is packed in the workspace per call. "gemm": f32, channels-last, one product where the
-// weight is large and the windows few. "ref": any float type, plain loops.
+// "onednn": f32, and 16-bit floats where half_units.h has them (sums in f32; bias and db of the
+// same type; no operand is widened), channels-last inside (plain channels-first data is reordered
+// on the way in and out); w is packed in the workspace per call. "gemm": f32, channels-last, one
+// product where the weight is large and the windows few. "ref": any float type, plain loops.
 #pragma once
 
 #include "ops/common/window.h"

@@ -1,5 +1,7 @@
 // Convolution on oneDNN: see conv_kernels.h.
+#include "graph/half.h"
 #include "ops/common/conv_kernels.h"
+#include "ops/common/half_product.h"
 #include "ops/common/onednn.h"
 
 namespace ortrain::ops {
@@ -16,16 +18,16 @@ struct Layouts {
   onednn::ConvSpec spec;
 };
 
-Md stored(const Dims& dims, bool nhwc) {
-  return nhwc ? onednn::channels_last(dims) : onednn::dense(dims);
+Md stored(const Dims& dims, bool nhwc, DType dtype) {
+  return nhwc ? onednn::channels_last(dims, dtype) : onednn::dense(dims, dtype);
 }
 // The channels-last layout of a tensor given by its stored dims.
-Md data(Dims dims, bool nhwc) {
+Md data(Dims dims, bool nhwc, DType dtype) {
   if (!nhwc) {
     dims.push_back(dims[1]);
     dims.erase(dims.begin() + 1);
   }
-  return onednn::channels_last(dims);
+  return onednn::channels_last(dims, dtype);
 }
 
 // One spatial axis becomes two: the library's depthwise kernels know images only.
@@ -38,17 +40,18 @@ Layouts layouts(const KernelQuery& q, Dims x, Dims weight, Dims y, bool bias) {
     for (Dims* d : {&x, &y}) d->insert(d->begin() + (w.channels_last ? 1 : 2), 1);
     weight.insert(weight.begin() + 2, 1);
   }
-  l.x = data(x, w.channels_last), l.y = data(y, w.channels_last);
-  l.x_stored = stored(x, w.channels_last), l.y_stored = stored(y, w.channels_last);
+  const DType dtype = q.in[0].dtype;
+  l.x = data(x, w.channels_last, dtype), l.y = data(y, w.channels_last, dtype);
+  l.x_stored = stored(x, w.channels_last, dtype), l.y_stored = stored(y, w.channels_last, dtype);
   Dims dims = weight;
   const int64_t group = q.attrs.i("group", 1);
   if (group > 1) {
     dims[0] /= group;
     dims.insert(dims.begin(), group);
   }
-  l.w_stored = onednn::dense(dims);
-  l.b = bias ? onednn::dense({weight[0]}) : Md();
-  l.spec = {l.x, onednn::any(dims), l.b, l.y, {}, {}, {}, {}};
+  l.w_stored = onednn::dense(dims, dtype);
+  l.b = bias ? onednn::dense({weight[0]}, dtype) : Md();
+  l.spec = {l.x, onednn::any(dims, dtype), l.b, l.y, {}, {}, {}, {}};
   for (size_t i = static_cast<size_t>(3 - nd); i < 3; ++i) {
     l.spec.strides.push_back(w.stride[i]);
     l.spec.dilations.push_back(w.dilation[i] - 1);
@@ -69,7 +72,10 @@ Layouts grad_weight(const KernelQuery& q) {
 
 template <class Make>
 std::string reject(const KernelQuery& q, Make&& make) {
-  if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
+  const bool half = is_half(q.in[0].dtype);
+  if (half && !native_half(q.in[0].dtype)) return "16-bit products are slower than f32 here";
+  std::string why = half ? half_product_reject(q) : onednn::reject_not_f32(q);
+  if (!why.empty()) return why;
   for (int64_t p : q.attrs.ints("pads"))
     if (p < 0) return "negative padding";
   return onednn::why_not(make);

@@ -1,0 +1,160 @@
+// Kernels that multiply 16-bit floats as they are (ORTRAIN_HALF=native), on any CPU, against the
+// reference kernel in double precision on the same (rounded) inputs.
+//
+// Every example of the products' records, odd and larger sizes besides. The bound is what rounding
+// allows: u |y| for the one rounding of a result (u = 2^-8 for bf16, 2^-11 for f16, to nearest),
+// and 2u times the norm of a value's terms where a kernel rounds an operand of its own (attention's
+// probabilities). A kernel that summed in 16 bits would be outside of it from some hundred terms
+// on.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "graph/half.h"
+#include "ops/common/half_units.h"
+#include "tests/ops/example_case.h"
+
+namespace ortrain::test {
+namespace {
+
+// Before anything asks which way products go.
+const bool kForced = setenv("ORTRAIN_HALF", "native", 1) == 0;
+
+KernelQuery query_of(const Case& c) {
+  KernelQuery q;
+  const Node& node = c.g.node(c.n);
+  q.op = node.op->name;
+  q.attrs = node.attrs;
+  q.threads = 2;
+  for (ValueId v : node.inputs) {
+    q.in.push_back(v == kNone ? TensorDesc{}
+                              : TensorDesc{c.g.value(v).dtype, c.g.value(v).shape.values()});
+    q.constants.push_back(nullptr);
+  }
+  for (ValueId v : node.outputs)
+    q.out.push_back(v == kNone ? TensorDesc{}
+                               : TensorDesc{c.g.value(v).dtype, c.g.value(v).shape.values()});
+  return q;
+}
+
+std::vector<HostTensor> run(const Kernel& k, const KernelQuery& q,
+                            const std::vector<HostTensor>& inputs) {
+  std::vector<HostTensor> outs;
+  for (const TensorDesc& t : q.out)
+    outs.emplace_back(t.present() ? t.dtype : DType::kF32, t.present() ? t.dims : Dims{0});
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (size_t i = 0; i < q.in.size(); ++i)
+    in.push_back(q.in[i].present() ? static_cast<const void*>(inputs[i].raw()) : nullptr);
+  for (size_t i = 0; i < outs.size(); ++i)
+    out.push_back(q.out[i].present() ? outs[i].mutable_raw() : nullptr);
+  in.resize(16, nullptr);
+  out.resize(8, nullptr);
+  std::vector<std::byte> memory(k.workspace + 64, std::byte{0xff});  // scratch begins as NaN
+  void* scratch = memory.data();
+  size_t room = memory.size();
+  std::align(64, k.workspace, scratch, room);
+  Fault fault;
+  k.run({in.data(), out.data(), scratch, &fault});
+  return outs;
+}
+
+struct Allowed {
+  double own = 1;    // roundings of the result, in units of its size
+  double terms = 0;  // roundings inside, in units of the result's root mean square
+};
+
+// Runs kernel `name` in `dtype` against the last kernel of the record in f64.
+void check(const OpDef& op, const Example& e, const std::string& what, DType dtype,
+           const char* name, const Allowed& allowed, bool must_take) {
+  SCOPED_TRACE(what);
+  const Case narrow = make_case(op, e, dtype), wide = make_case(op, e, DType::kF64);
+  const KernelQuery q = query_of(narrow), exact = query_of(wide);
+  const KernelEntry* kernel = nullptr;
+  for (const KernelEntry& k : op.kernels)
+    if (std::string(k.name) == name) kernel = &k;
+  ASSERT_TRUE(kernel);
+  if (const std::string why = kernel->reject ? kernel->reject(q) : ""; !why.empty()) {
+    EXPECT_FALSE(must_take) << why;
+    return;
+  }
+  std::vector<HostTensor> inputs, doubles;
+  for (size_t i = 0; i < q.in.size(); ++i) {
+    const HostTensor* t = node_inputs(narrow)[i];
+    inputs.push_back(t ? t->cast(t->dtype()) : HostTensor(DType::kF32, {0}));
+    doubles.push_back(!t                     ? HostTensor(DType::kF32, {0})
+                      : is_float(t->dtype()) ? t->cast(DType::kF64)
+                                             : t->cast(t->dtype()));
+  }
+  const std::vector<HostTensor> got = run(kernel->prepare(q), q, inputs);
+  const std::vector<HostTensor> want = run(op.kernels.back().prepare(exact), exact, doubles);
+  const double u = dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (!exact.out[i].present()) continue;
+    double squares = 0;
+    for (int64_t j = 0; j < want[i].count(); ++j)
+      if (std::isfinite(want[i].as_double(j)))
+        squares += want[i].as_double(j) * want[i].as_double(j);
+    const double rms =
+        std::sqrt(squares / std::max<double>(1, static_cast<double>(want[i].count())));
+    for (int64_t j = 0; j < want[i].count(); ++j) {
+      const double x = got[i].as_double(j), y = want[i].as_double(j);
+      if (!std::isfinite(y)) {
+        EXPECT_TRUE(std::isnan(y) ? std::isnan(x) : x == y) << i << " at " << j;
+        continue;
+      }
+      // 1e-5 rms: sums in f32.
+      const double bound =
+          u * (1.001 * allowed.own * std::abs(y) + allowed.terms * rms) + 1e-5 * rms + 1e-7;
+      ASSERT_LE(std::abs(x - y), bound) << "output " << i << " at " << j << ": " << x << ", " << y;
+    }
+  }
+}
+
+void check_op(const std::string& op_name, const char* kernel, const Allowed& allowed,
+              const std::vector<Example>& more,
+              std::vector<DType> dtypes = {DType::kBF16, DType::kF16}) {
+  ASSERT_TRUE(kForced && ops::native_half(DType::kBF16));
+  const OpDef& op = *all_ops().find(op_name);
+  for (const DType dtype : dtypes) {
+    for (size_t i = 0; i < op.examples.size(); ++i)
+      check(op, op.examples[i], label(op, i, std::string(name_of(dtype))), dtype, kernel, allowed,
+            false);
+    for (size_t i = 0; i < more.size(); ++i)
+      check(op, more[i], label(op, 1000 + i, std::string(name_of(dtype))), dtype, kernel, allowed,
+            true);
+  }
+}
+
+using L = std::vector<int64_t>;
+const Attrs kNhwc = {{"channels_last", int64_t{1}}, {"pads", L{1, 1, 1, 1}}};
+Attrs with(Attrs a, const char* name, L value) {
+  a.set(name, value);
+  return a;
+}
+
+TEST(HalfNative, Conv) {
+  check_op("Conv", "onednn", {},
+           {{.in = {f({2, 13, 11, 67}, -1, 1), f({45, 67, 3, 3}, -1, 1), f({45})}, .attrs = kNhwc},
+            {.in = {f({2, 17, 9, 9}, -1, 1), f({19, 17, 3, 3}, -1, 1), f({19})},
+             .attrs = {{"strides", L{2, 2}}}},
+            {.in = {f({3, 7, 7, 512}, -1, 1), f({33, 512, 1, 1}, -1, 1)},
+             .attrs = {{"channels_last", int64_t{1}}}}});
+}
+TEST(HalfNative, ConvGradInput) {
+  check_op("ortrain.ConvGradInput", "onednn", {},
+           {{.in = {f({2, 13, 11, 45}, -1, 1), f({45, 67, 3, 3}, -1, 1)},
+             .attrs = with(kNhwc, "in_shape", {2, 13, 11, 67})}});
+}
+TEST(HalfNative, ConvGradWeight) {
+  check_op("ortrain.ConvGradWeight", "onednn", {},
+           {{.in = {f({2, 13, 11, 67}, -1, 1), f({2, 13, 11, 45}, -1, 1)},
+             .attrs = with(kNhwc, "w_shape", {45, 67, 3, 3}),
+             .outputs = 2},
+            {.in = {f({16, 33, 33, 8}, -1, 1), f({16, 33, 33, 16}, -1, 1)},
+             .attrs = with(kNhwc, "w_shape", {16, 8, 3, 3}),
+             .outputs = 2}});
+}
+
+}  // namespace
+}  // namespace ortrain::test
