@@ -4,6 +4,7 @@
 // shape [N]; else MatMul, Mul and Add. fuse_forward applies that; the own kernels serve when it is
 // off.
 #include "graph/pad_axes.h"
+#include "ops/common/half_product.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/ref.h"
 
@@ -95,13 +96,26 @@ Kernel prepare_ref(const KernelQuery& q) {
   return out;
 }
 
-std::string reject_onednn(const KernelQuery& q) {
-  if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
+std::string reject_form(const KernelQuery& q) {
   const Geometry g = geometry(q);
   if (g.alpha != 1 || g.p.trans_a) return "alpha or transA (fuse_forward takes it apart)";
   if (q.has_in(2) && (g.beta != 1 || q.in[2].dims != Dims{g.p.n}))
     return "C is not a plain bias (fuse_forward takes it apart)";
   return {};
+}
+std::string reject_onednn(const KernelQuery& q) {
+  const std::string why = onednn::reject_not_f32(q);
+  return why.empty() ? reject_form(q) : why;
+}
+std::string reject_half(const KernelQuery& q) {
+  const std::string why = half_product_reject(q);
+  return why.empty() ? reject_form(q) : why;
+}
+Kernel prepare_half(const KernelQuery& q) {
+  HalfProduct p;
+  p.shape = geometry(q).p;
+  p.bias = q.has_in(2) ? 2 : -1;
+  return half_product(q, p);
 }
 Kernel prepare_onednn(const KernelQuery& q) {
   onednn::Program program(q);
@@ -138,7 +152,8 @@ OpDef gemm_op() {
       .decompose = decompose_gemm,
       .precision = Precision::kAlways16,
       .flops = flops,
-      .kernels = {{"cpu", "onednn", reject_onednn, prepare_onednn},
+      .kernels = {{"cpu", "half", reject_half, prepare_half},
+                  {"cpu", "onednn", reject_onednn, prepare_onednn},
                   {"cpu", "ref", nullptr, prepare_ref}},
       .examples =
           {

@@ -126,18 +126,24 @@ Kernel prepare_ref(const KernelQuery& q) {
   return out;
 }
 
+// Whether the batch axes are rows of one product.
+bool is_flat(const Geometry& g) {
+  return element_count(g.batch_b) == 1 && (!g.ta || g.batch_count() == 1);
+}
+
 Kernel prepare_onednn(const KernelQuery& q) {
   const Geometry g = geometry(q);
+  const DType dtype = q.in[0].dtype;
   onednn::Program program(q);
   const auto in = [](size_t i) { return onednn::in(i, {}); };
   const int64_t nb = element_count(g.batch_b);
-  if (nb == 1 && (!g.ta || g.batch_count() == 1)) {
+  if (is_flat(g)) {
     add_product(program, {g.batch_count() * g.m, g.n, g.k, g.ta, g.tb}, in(0), in(1),
                 onednn::out(0, {}));
     return std::move(program).finish();
   }
   // Batched: the batch axes as they are, or one when nothing broadcasts.
-  const auto operand = [](Dims batch, bool merge, int64_t rows, int64_t cols, bool trans) {
+  const auto operand = [dtype](Dims batch, bool merge, int64_t rows, int64_t cols, bool trans) {
     if (merge) batch = {element_count(batch)};
     Dims dims = batch;
     dims.push_back(trans ? cols : rows);
@@ -147,7 +153,7 @@ Kernel prepare_onednn(const KernelQuery& q) {
       std::swap(dims[dims.size() - 1], dims[dims.size() - 2]);
       std::swap(strides[dims.size() - 1], strides[dims.size() - 2]);
     }
-    return onednn::strided(dims, strides);
+    return onednn::strided(dims, strides, dtype);
   };
   const bool merge = g.batch_a == g.batch_b || element_count(g.batch_a) == 1 || nb == 1;
   const onednn::Primitive p = onednn::matmul(operand(g.batch_a, merge, g.m, g.k, g.ta),
@@ -162,12 +168,13 @@ Kernel prepare_onednn(const KernelQuery& q) {
 std::string reject_half(const KernelQuery& q) {
   if (std::string why = half_product_reject(q); !why.empty()) return why;
   const Geometry g = geometry(q);
-  return element_count(g.batch_b) == 1 && (!g.ta || g.batch_count() == 1)
-             ? ""
-             : "takes a right side without batch axes";
+  if (is_flat(g)) return {};
+  if (!native_half(q.in[0].dtype)) return "16-bit products are slower than f32 here";
+  return g.batch.size() > 10 ? "more than 10 batch axes" : "";
 }
 Kernel prepare_half(const KernelQuery& q) {
   const Geometry g = geometry(q);
+  if (!is_flat(g)) return prepare_onednn(q);
   HalfProduct p;
   p.shape = {g.batch_count() * g.m, g.n, g.k, g.ta, g.tb};
   return half_product(q, p);

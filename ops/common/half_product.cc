@@ -3,6 +3,7 @@
 #include "ops/common/half_product.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string_view>
 
@@ -142,6 +143,26 @@ Kernel in_blocks(const KernelQuery& q, const HalfProduct& p) {
           }};
 }
 
+// sums[j] = sum over `rows` rows of x[row, j], f32 inside; threads share the columns.
+void column_sums(DType dtype, const void* x, int64_t rows, int64_t cols, DType sums_dtype,
+                 void* sums, int threads) {
+  constexpr int64_t kTile = 512;
+  parallel_for(threads, cols, 64, [&](int64_t begin, int64_t end) {
+    std::array<float, kTile> row, total;
+    for (int64_t j = begin; j < end; j += kTile) {
+      const int64_t n = std::min(kTile, end - j);
+      std::fill_n(total.data(), n, 0.f);
+      const auto* p = static_cast<const uint16_t*>(x) + j;
+      for (int64_t i = 0; i < rows; ++i, p += cols) {
+        half_to_float(dtype, p, row.data(), n);
+        for (int64_t c = 0; c < n; ++c)
+          total[static_cast<size_t>(c)] += row[static_cast<size_t>(c)];
+      }
+      Blocks::put(sums_dtype, total.data(), sums, j, n);
+    }
+  });
+}
+
 }  // namespace
 
 bool native_half(DType dtype) {
@@ -166,12 +187,20 @@ std::string half_product_reject(const KernelQuery& q) {
 }
 
 Kernel half_product(const KernelQuery& q, const HalfProduct& p) {
-  if (!native_half(q.in[p.a].dtype) || p.sums >= 0) return in_blocks(q, p);
+  const DType dtype = q.in[p.a].dtype;
+  if (!native_half(dtype)) return in_blocks(q, p);
   onednn::Program program(q);
   Product shape = p.shape;
-  shape.dtype = q.in[p.a].dtype;
+  shape.dtype = dtype;
   add_product(program, shape, onednn::in(p.a, {}), onednn::in(p.b, {}), onednn::out(p.c, {}),
               p.bias);
+  if (p.sums >= 0) {  // one more pass over the operand: the library's own bias gradient is slower
+    const size_t of = p.sums_of_a ? p.a : p.b, to = static_cast<size_t>(p.sums);
+    program.call([dtype, of, to, k = shape.k, cols = p.sums_of_a ? shape.m : shape.n,
+                  sums = q.out[to].dtype, threads = q.threads](const KernelArgs& a) {
+      column_sums(dtype, a.in[of], k, cols, sums, a.out[to], threads);
+    });
+  }
   return std::move(program).finish();
 }
 

@@ -133,6 +133,29 @@ Attrs with(Attrs a, const char* name, L value) {
   return a;
 }
 
+const Attrs kTransB = {{"trans_b", int64_t{1}}};
+
+TEST(HalfNative, Linear) {
+  check_op("ortrain.Linear", "half", {},
+           {{.in = {f({133, 517}, -1, 1), f({67, 517}, -1, 1), f({67})}, .attrs = kTransB}});
+  check_op("Gemm", "half", {}, {{.in = {f({133, 517}, -1, 1), f({517, 67}, -1, 1), f({67})}}});
+}
+TEST(HalfNative, LinearGradInput) {
+  check_op("ortrain.LinearGradInput", "half", {},
+           {{.in = {f({133, 517}, -1, 1), f({67, 517}, -1, 1)}}});
+}
+TEST(HalfNative, LinearGradWeight) {
+  const std::vector<ExampleInput> in{f({3, 1033, 65}, -1, 1), f({3, 1033, 131}, -1, 1)};
+  check_op("ortrain.LinearGradWeight", "half", {},
+           {{.in = in, .outputs = 2}, {.in = in, .attrs = kTransB, .outputs = 2}, {.in = in}});
+}
+TEST(HalfNative, MatMul) {
+  const ExampleInput a = f({3, 5, 37, 67}, -1, 1);
+  check_op("MatMul", "half", {},
+           {{.in = {a, f({3, 5, 67, 41}, -1, 1)}},
+            {.in = {a, f({5, 41, 67}, -1, 1)}, .attrs = kTransB},
+            {.in = {a, f({3, 5, 37, 29}, -1, 1)}, .attrs = {{"trans_a", int64_t{1}}}}});
+}
 TEST(HalfNative, Conv) {
   check_op("Conv", "onednn", {},
            {{.in = {f({2, 13, 11, 67}, -1, 1), f({45, 67, 3, 3}, -1, 1), f({45})}, .attrs = kNhwc},
