@@ -145,12 +145,6 @@ Kernel onednn_grad_weight(const KernelQuery& q) {
             sum.run({a.in + 1, a.out + 1, a.workspace, a.fault});
           }};
 }
-namespace {
-
-std::string reject_grad_weight(const KernelQuery& q) {
-  return q.has_out(0) ? onednn::reject_not_f32(q) : "only the bias gradient is wanted";
-}
-
 // --- 16-bit floats ------------------------------------------------------------------------------
 Kernel half_linear(const KernelQuery& q) {
   HalfProduct p;
@@ -174,6 +168,11 @@ Kernel half_grad_weight(const KernelQuery& q) {
     p.shape = {k, n, rows, true, false};
   }
   return half_product(q, p);
+}
+namespace {
+
+std::string reject_grad_weight(const KernelQuery& q) {
+  return q.has_out(0) ? onednn::reject_not_f32(q) : "only the bias gradient is wanted";
 }
 std::string reject_half_grad_weight(const KernelQuery& q) {
   return q.has_out(0) ? half_product_reject(q) : "only the bias gradient is wanted";

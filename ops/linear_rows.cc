@@ -11,6 +11,7 @@
 
 #include "graph/error.h"
 #include "ops/common/checks.h"
+#include "ops/common/half_product.h"
 #include "ops/common/linear_kernels.h"
 #include "ops/common/movement.h"
 #include "ops/common/onednn.h"
@@ -228,10 +229,14 @@ Kernel grad_weight(const KernelQuery& q) {
   return out;
 }
 
-std::string reject(const KernelQuery& q) {  // all but rows
-  KernelQuery floats = q;
-  std::erase_if(floats.in, [](const TensorDesc& t) { return t.dtype == DType::kI32; });
-  return onednn::reject_not_f32(floats);
+KernelQuery floats_of(KernelQuery q) {  // all but rows
+  std::erase_if(q.in, [](const TensorDesc& t) { return t.dtype == DType::kI32; });
+  return q;
+}
+std::string reject(const KernelQuery& q) { return onednn::reject_not_f32(floats_of(q)); }
+std::string reject_half(const KernelQuery& q) { return half_product_reject(floats_of(q)); }
+std::string reject_half_weight(const KernelQuery& q) {
+  return q.has_out(0) ? reject_half(q) : "only the bias gradient is wanted";
 }
 std::string reject_weight(const KernelQuery& q) {
   return q.has_out(0) ? reject(q) : "only the bias gradient is wanted";
@@ -276,7 +281,8 @@ void register_linear_rows(OpTable& table) {
              .grad = {grad("x", grad_x), grad("w", grad_w), grad("b", grad_b), no_grad("rows")},
              .precision = Precision::kAlways16,
              .flops = flops_forward,
-             .kernels = {{"cpu", "onednn", reject, linear_rows<onednn_linear>},
+             .kernels = {{"cpu", "half", reject_half, linear_rows<half_linear>},
+                         {"cpu", "onednn", reject, linear_rows<onednn_linear>},
                          {"cpu", "ref", nullptr, linear_rows<ref_linear>}},
              .examples = {{.in = {f({2, 3, 5}), f({5, 4}), f({4}), at({1, 2, 5, 6, 6, 6})}},
                           {.in = {f({66, 33}), f({17, 33}), f({17}), at(some)}, .attrs = t},
@@ -290,7 +296,8 @@ void register_linear_rows(OpTable& table) {
              .infer = infer_grad_input,
              .precision = Precision::kAlways16,
              .flops = flops_input,
-             .kernels = {{"cpu", "onednn", reject, grad_input<onednn_grad_input>},
+             .kernels = {{"cpu", "half", reject_half, grad_input<half_grad_input>},
+                         {"cpu", "onednn", reject, grad_input<onednn_grad_input>},
                          {"cpu", "ref", nullptr, grad_input<ref_grad_input>}},
              .examples = {
                  {.in = {f({6, 4}), f({5, 4}), at({1, 2, 5, 6, 6, 6})}, .attrs = dims({2, 3, 5})},
@@ -302,7 +309,8 @@ void register_linear_rows(OpTable& table) {
              .infer = infer_grad_weight,
              .precision = Precision::kAlways16,
              .flops = flops_weight,
-             .kernels = {{"cpu", "onednn", reject_weight, grad_weight<onednn_grad_weight>},
+             .kernels = {{"cpu", "half", reject_half_weight, grad_weight<half_grad_weight>},
+                         {"cpu", "onednn", reject_weight, grad_weight<onednn_grad_weight>},
                          {"cpu", "ref", nullptr, grad_weight<ref_grad_weight>}},
              .examples = {{.in = {f({2, 3, 5}), f({6, 4}), at({1, 2, 5, 6, 6, 6})}, .outputs = 2},
                           {.in = {f({66, 33}), f({66, 17}), at(some)}, .attrs = t, .outputs = 2},

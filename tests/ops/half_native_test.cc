@@ -149,6 +149,11 @@ TEST(HalfNative, LinearGradWeight) {
   check_op("ortrain.LinearGradWeight", "half", {},
            {{.in = in, .outputs = 2}, {.in = in, .attrs = kTransB, .outputs = 2}, {.in = in}});
 }
+TEST(HalfNative, LinearRows) {
+  for (const char* op :
+       {"ortrain.LinearRows", "ortrain.LinearRowsGradInput", "ortrain.LinearRowsGradWeight"})
+    check_op(op, "half", {}, {});
+}
 TEST(HalfNative, MatMul) {
   const ExampleInput a = f({3, 5, 37, 67}, -1, 1);
   check_op("MatMul", "half", {},
