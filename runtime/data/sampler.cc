@@ -38,12 +38,19 @@ class Stream {
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 }  // namespace
 
-std::vector<uint32_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch) {
+namespace {
+void make_order(std::vector<uint32_t>& order, int64_t samples, uint64_t seed, int64_t epoch) {
   ORTRAIN_CHECK(samples >= 0 && samples <= std::numeric_limits<uint32_t>::max(), "sample count");
-  std::vector<uint32_t> order(static_cast<size_t>(samples));
+  order.resize(static_cast<size_t>(samples));
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i);
   Stream stream(seed, epoch);
   for (size_t i = order.size(); i-- > 1;) std::swap(order[i], order[stream.below(i + 1)]);
+}
+}  // namespace
+
+std::vector<uint32_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch) {
+  std::vector<uint32_t> order;
+  make_order(order, samples, seed, epoch);
   return order;
 }
 
@@ -115,7 +122,7 @@ int64_t Sampler::count(int64_t step) const { return rank_slice(step).count; }
 
 const std::vector<uint32_t>& Sampler::order(int64_t epoch) {
   if (order_epoch_ != epoch) {
-    order_ = epoch_order(options_.samples, options_.seed, epoch);
+    make_order(order_, options_.samples, options_.seed, epoch);  // in the memory it has
     order_epoch_ = epoch;
   }
   return order_;
