@@ -1,16 +1,19 @@
 // LSTM, one layer in one or two directions, and its gradient (ONNX gate order i, o, f, c).
 //
 //   [i o f g] = X W^T + h R^T + Wb + Rb;  c = sig(f) c' + sig(i) tanh(g);  h = sig(o) tanh(c)
-// The input projection of all steps is one product; each step then adds h R^T. Saved for the
-// gradient: activated gates and cells, as extra outputs 3 and 4. Steps beyond a sequence's length
-// pass h and c on and give Y = 0. Other activations, clip (of every activation's input, tanh(c)'s
-// too), input_forget and peepholes take a plain row; the saved gates are then their inputs.
-// "onednn" runs the products in the math library, "ref" in plain loops; the code around them is the
-// same.
+// The input projection of all steps is one product; each step then adds h R^T. Samples do not meet
+// in a step, so where OwnRows is worth it a thread takes its samples through all steps alone. Saved
+// for the gradient: activated gates and cells, as extra outputs 3 and 4. Steps beyond a sequence's
+// length pass h and c on and give Y = 0. Other activations, clip (of every activation's input,
+// tanh(c)'s too), input_forget and peepholes take a plain row; the saved gates are then their
+// inputs. "onednn" runs the products in the math library (or OwnRows), "ref" in plain loops; the
+// code around them is the same.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "graph/error.h"
+#include "ops/common/lstm_rows.h"
 #include "ops/common/recurrent.h"
 #include "runtime/kernel.h"
 
@@ -56,43 +59,6 @@ void infer_grad(InferCtx& c) {
   c.out(6, c.dtype(0), {d, hidden * 3});
 }
 
-// --- one row of a step
-// ------------------------------------------------------------------------------------
-// gates: X W^T on entry, activated gates on exit; recurrent: h R^T; bias: Wb then Rb.
-template <class T>
-[[gnu::always_inline]] inline void forward_row(T* gates, const T* recurrent, const T* bias,
-                                               const T* c_prev, T* c, T* h, int64_t n) {
-#pragma omp simd
-  for (int64_t j = 0; j < n; ++j) {
-    const T i = sigmoid(gates[j] + recurrent[j] + bias[j] + bias[4 * n + j]);
-    const T o = sigmoid(gates[n + j] + recurrent[n + j] + bias[n + j] + bias[5 * n + j]);
-    const T f =
-        sigmoid(gates[2 * n + j] + recurrent[2 * n + j] + bias[2 * n + j] + bias[6 * n + j]);
-    const T g =
-        tanh_of(gates[3 * n + j] + recurrent[3 * n + j] + bias[3 * n + j] + bias[7 * n + j]);
-    const T cell = f * c_prev[j] + i * g;
-    gates[j] = i, gates[n + j] = o, gates[2 * n + j] = f, gates[3 * n + j] = g;
-    c[j] = cell;
-    h[j] = o * tanh_of(cell);
-  }
-}
-// dh, dc: gradients at this step's outputs; dc becomes that of the previous cell; dgates is
-// written.
-template <class T>
-[[gnu::always_inline]] inline void backward_row(const T* gates, const T* c_prev, const T* c,
-                                                const T* dh, T* dc, T* dgates, int64_t n) {
-#pragma omp simd
-  for (int64_t j = 0; j < n; ++j) {
-    const T i = gates[j], o = gates[n + j], f = gates[2 * n + j], g = gates[3 * n + j];
-    const T t = tanh_of(c[j]);
-    const T d = dc[j] + dh[j] * o * (1 - t * t);
-    dgates[j] = d * g * i * (1 - i);
-    dgates[n + j] = dh[j] * t * o * (1 - o);
-    dgates[2 * n + j] = d * c_prev[j] * f * (1 - f);
-    dgates[3 * n + j] = d * i * (1 - g * g);
-    dc[j] = d * f;
-  }
-}
 ORTRAIN_SIMD void forward_row_f32(float* gates, const float* r, const float* bias,
                                   const float* c_prev, float* c, float* h, int64_t n) {
   forward_row(gates, r, bias, c_prev, c, h, n);
@@ -100,50 +66,6 @@ ORTRAIN_SIMD void forward_row_f32(float* gates, const float* r, const float* bia
 ORTRAIN_SIMD void backward_row_f32(const float* gates, const float* c_prev, const float* c,
                                    const float* dh, float* dc, float* dgates, int64_t n) {
   backward_row(gates, c_prev, c, dh, dc, dgates, n);
-}
-
-// --- the same for any activations, clip, coupled gates and peepholes
-// ----------------------------------------------
-// gates: X W^T on entry, the activations' inputs before clipping on exit. peep: i, o, f, or null.
-template <class T>
-void forward_row_any(const CellSpec& spec, int64_t d, const T* peep, T* gates, const T* recurrent,
-                     const T* bias, const T* c_prev, T* c, T* h, int64_t n) {
-  const auto& act = spec.act[static_cast<size_t>(d)];
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t k = 0; k < 4; ++k)
-      gates[k * n + j] += recurrent[k * n + j] + bias[k * n + j] + bias[(4 + k) * n + j];
-    if (peep) {
-      gates[j] += peep[j] * c_prev[j];
-      gates[2 * n + j] += peep[2 * n + j] * c_prev[j];
-    }
-    const T i = apply(act[0], spec.clip, gates[j]).v;
-    const T f = spec.couple ? 1 - i : apply(act[0], spec.clip, gates[2 * n + j]).v;
-    const T cell = f * c_prev[j] + i * apply(act[1], spec.clip, gates[3 * n + j]).v;
-    if (peep) gates[n + j] += peep[n + j] * cell;
-    c[j] = cell;
-    h[j] = apply(act[0], spec.clip, gates[n + j]).v * apply(act[2], spec.clip, cell).v;
-  }
-}
-template <class T>
-void backward_row_any(const CellSpec& spec, int64_t d, const T* peep, const T* gates,
-                      const T* c_prev, const T* c, const T* dh, T* dc, T* dgates, int64_t n) {
-  const auto& act = spec.act[static_cast<size_t>(d)];
-  for (int64_t j = 0; j < n; ++j) {
-    const Slope<T> i = apply(act[0], spec.clip, gates[j]);
-    const Slope<T> o = apply(act[0], spec.clip, gates[n + j]);
-    const Slope<T> f =
-        spec.couple ? Slope<T>{1 - i.v, 0} : apply(act[0], spec.clip, gates[2 * n + j]);
-    const Slope<T> g = apply(act[1], spec.clip, gates[3 * n + j]);
-    const Slope<T> t = apply(act[2], spec.clip, c[j]);
-    const T to_o = dh[j] * t.v * o.d;
-    const T dcell = dc[j] + dh[j] * o.v * t.d + (peep ? to_o * peep[n + j] : T(0));
-    const T to_i = dcell * (spec.couple ? g.v - c_prev[j] : g.v) * i.d;
-    const T to_f = dcell * c_prev[j] * f.d;
-    dgates[j] = to_i, dgates[n + j] = to_o, dgates[2 * n + j] = to_f;
-    dgates[3 * n + j] = dcell * i.v * g.d;
-    dc[j] = dcell * f.v;
-    if (peep) dc[j] += to_i * peep[j] + to_f * peep[2 * n + j];
-  }
 }
 
 // Whether the vectorised rows above compute this layer.
@@ -159,6 +81,7 @@ template <class T>
 struct Forward : Net {
   Gemm project;
   PackedGemm recur;
+  std::optional<OwnRows> own;                                  // instead of recur
   bool save_gates = false, save_cells = false, plain = false;  // plain: the rows for any activation
 
   int64_t zeros() const {
@@ -175,10 +98,32 @@ struct Forward : Net {
     w.recurrent = cut.take<T>(s.batch * 4 * s.hidden);
     w.h = cut.take<T>(s.batch * s.hidden);
     w.zero = cut.take<T>(zeros());
-    w.packed = cut.take<std::byte>(recur.bytes);
-    w.scratch = cut.take<std::byte>(
-        static_cast<int64_t>(std::max(project.kernel.workspace, recur.workspace())));
+    w.packed = cut.take<std::byte>(own ? static_cast<int64_t>(own->bytes()) : recur.bytes);
+    w.scratch = cut.take<std::byte>(static_cast<int64_t>(
+        std::max(project.kernel.workspace, own ? own->workspace(s.batch) : recur.workspace())));
     return w;
+  }
+
+  // cell(k, b) after the product of step k, for all samples and steps.
+  template <class Cell>
+  void steps(const KernelArgs& a, const T* r, const Work& w, Cell&& cell) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (own) {
+        own->prepare(r, w.packed);
+        parallel_for(threads, s.batch, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t k = 0; k < s.steps; ++k) {
+            (*own)(begin, end, w.h, w.packed, w.recurrent, w.scratch);
+            for (int64_t b = begin; b < end; ++b) cell(k, b);
+          }
+        });
+        return;
+      }
+    }
+    recur.prepare(r, w.packed, a, w.scratch);
+    for (int64_t k = 0; k < s.steps; ++k) {
+      recur(w.h, w.packed, w.recurrent, a, w.scratch);
+      samples([&](int64_t b) { cell(k, b); });
+    }
   }
 
   void run(const KernelArgs& a) const {
@@ -196,31 +141,28 @@ struct Forward : Net {
       const T* peep = a.in[7] ? a.x<T>(7) + d * 3 * n : nullptr;
       std::copy_n(a.in[5] ? a.x<T>(5) + d * plane() : w.zero, plane(), w.h);
       project(a.x<T>(0), a.x<T>(1) + d * 4 * n * s.input, gates, a, w.scratch);
-      recur.prepare(a.x<T>(2) + d * 4 * n * n, w.packed, a, w.scratch);
-      for (int64_t k = 0; k < s.steps; ++k) {
+      const auto cell = [&](int64_t k, int64_t b) {
         const int64_t t = time(d, k), before = earlier(d, t);
-        recur(w.h, w.packed, w.recurrent, a, w.scratch);
-        samples([&](int64_t b) {
-          T* h = w.h + b * n;
-          T* c = cells + (t * s.batch + b) * n;
-          const T* c_prev = k == 0 ? first_c + b * n : cells + (before * s.batch + b) * n;
-          T* y = row_of(a.y<T>(0), d, t, b);
-          if (!valid(a, t, b)) {
-            std::copy_n(c_prev, n, c);
-            if (y) std::fill_n(y, n, T(0));
-            return;
-          }
-          T* g = gates + (t * s.batch + b) * 4 * n;
-          const T* r = w.recurrent + b * 4 * n;
-          if (plain)
-            forward_row_any<T>(spec, d, peep, g, r, bias, c_prev, c, h, n);
-          else if constexpr (std::is_same_v<T, float>)
-            forward_row_f32(g, r, bias, c_prev, c, h, n);
-          else
-            forward_row<T>(g, r, bias, c_prev, c, h, n);
-          if (y) std::copy_n(h, n, y);
-        });
-      }
+        T* h = w.h + b * n;
+        T* c = cells + (t * s.batch + b) * n;
+        const T* c_prev = k == 0 ? first_c + b * n : cells + (before * s.batch + b) * n;
+        T* y = row_of(a.y<T>(0), d, t, b);
+        if (!valid(a, t, b)) {
+          std::copy_n(c_prev, n, c);
+          if (y) std::fill_n(y, n, T(0));
+          return;
+        }
+        T* g = gates + (t * s.batch + b) * 4 * n;
+        const T* r = w.recurrent + b * 4 * n;
+        if (plain)
+          forward_row_any<T>(spec, d, peep, g, r, bias, c_prev, c, h, n);
+        else if constexpr (std::is_same_v<T, float>)
+          forward_row_f32(g, r, bias, c_prev, c, h, n);
+        else
+          forward_row<T>(g, r, bias, c_prev, c, h, n);
+        if (y) std::copy_n(h, n, y);
+      };
+      steps(a, a.x<T>(2) + d * 4 * n * n, w, cell);
       if (a.out[1]) std::copy_n(w.h, plane(), a.y<T>(1) + d * plane());
       const int64_t last = s.reversed(d) ? 0 : s.steps - 1;
       if (a.out[2])
@@ -234,6 +176,7 @@ struct Forward : Net {
 template <class T>
 struct Backward : Net {
   PackedGemm to_h;
+  std::optional<OwnRows> own;  // instead of to_h
   Gemm to_x, to_w, to_r;
   bool plain = false;
 
@@ -251,8 +194,8 @@ struct Backward : Net {
     w.flow = cut.take<T>(plane);
     w.dx = cut.take<T>(s.directions > 1 ? s.rows() * s.input : 0);
     w.zero = cut.take<T>(plane);
-    w.packed = cut.take<std::byte>(to_h.bytes);
-    size_t most = to_h.workspace();
+    w.packed = cut.take<std::byte>(own ? static_cast<int64_t>(own->bytes()) : to_h.bytes);
+    size_t most = own ? own->workspace(s.batch) : to_h.workspace();
     for (const Gemm* g : {&to_x, &to_w, &to_r}) most = std::max(most, g->kernel.workspace);
     w.scratch = cut.take<std::byte>(static_cast<int64_t>(most));
     return w;
@@ -265,6 +208,32 @@ struct Backward : Net {
     for (int64_t d = 0; d < s.directions; ++d) direction_pass(a, w, d);
   }
 
+  // From the last step to the first: cell(k, b), the product, flow_on(k, b).
+  template <class Cell, class FlowOn>
+  void steps(const KernelArgs& a, const T* r, const Work& w, int64_t d, Cell&& cell,
+             FlowOn&& flow_on) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (own) {
+        own->prepare(r, w.packed);
+        parallel_for(threads, s.batch, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t k = s.steps - 1; k >= 0; --k) {
+            for (int64_t b = begin; b < end; ++b) cell(k, b);
+            (*own)(begin, end, w.dgates + time(d, k) * s.batch * 4 * s.hidden, w.packed, w.flow,
+                   w.scratch);
+            for (int64_t b = begin; b < end; ++b) flow_on(k, b);
+          }
+        });
+        return;
+      }
+    }
+    to_h.prepare(r, w.packed, a, w.scratch);
+    for (int64_t k = s.steps - 1; k >= 0; --k) {
+      samples([&](int64_t b) { cell(k, b); });
+      to_h(w.dgates + time(d, k) * s.batch * 4 * s.hidden, w.packed, w.flow, a, w.scratch);
+      for (int64_t b = 0; b < s.batch; ++b) flow_on(k, b);
+    }
+  }
+
   void direction_pass(const KernelArgs& a, const Work& w, int64_t d) const {
     const int64_t n = s.hidden;
     const T* gates = a.x<T>(8) + d * s.rows() * 4 * n;
@@ -274,31 +243,28 @@ struct Backward : Net {
     const T* peep = a.in[13] ? a.x<T>(13) + d * 3 * n : nullptr;
     std::copy_n(a.in[11] ? a.x<T>(11) + d * plane() : w.zero, plane(), w.dh);
     std::copy_n(a.in[12] ? a.x<T>(12) + d * plane() : w.zero, plane(), w.dc);
-    to_h.prepare(a.x<T>(2) + d * 4 * n * n, w.packed, a, w.scratch);
     const auto cell_before = [&](int64_t k, int64_t b) {
       return k == 0 ? first_c + b * n : cells + (earlier(d, time(d, k)) * s.batch + b) * n;
     };
-    for (int64_t k = s.steps - 1; k >= 0; --k) {
-      const int64_t t = time(d, k);
-      samples([&](int64_t b) {
-        const int64_t row = t * s.batch + b;
-        T *dgates = w.dgates + row * 4 * n, *dh = w.dh + b * n, *dc = w.dc + b * n;
-        if (!enter(a, a.x<T>(7), a.x<T>(10), first_h, d, k, b, w.h_prev + row * n, dh)) {
-          std::fill_n(dgates, 4 * n, T(0));
-          return;
-        }
-        const T *g = gates + row * 4 * n, *c = cells + row * n, *c_prev = cell_before(k, b);
-        if (plain)
-          backward_row_any<T>(spec, d, peep, g, c_prev, c, dh, dc, dgates, n);
-        else if constexpr (std::is_same_v<T, float>)
-          backward_row_f32(g, c_prev, c, dh, dc, dgates, n);
-        else
-          backward_row<T>(g, c_prev, c, dh, dc, dgates, n);
-      });
-      to_h(w.dgates + t * s.batch * 4 * n, w.packed, w.flow, a, w.scratch);
-      for (int64_t b = 0; b < s.batch; ++b)
-        if (valid(a, t, b)) std::copy_n(w.flow + b * n, n, w.dh + b * n);
-    }
+    const auto cell = [&](int64_t k, int64_t b) {
+      const int64_t row = time(d, k) * s.batch + b;
+      T *dgates = w.dgates + row * 4 * n, *dh = w.dh + b * n, *dc = w.dc + b * n;
+      if (!enter(a, a.x<T>(7), a.x<T>(10), first_h, d, k, b, w.h_prev + row * n, dh)) {
+        std::fill_n(dgates, 4 * n, T(0));
+        return;
+      }
+      const T *g = gates + row * 4 * n, *c = cells + row * n, *c_prev = cell_before(k, b);
+      if (plain)
+        backward_row_any<T>(spec, d, peep, g, c_prev, c, dh, dc, dgates, n);
+      else if constexpr (std::is_same_v<T, float>)
+        backward_row_f32(g, c_prev, c, dh, dc, dgates, n);
+      else
+        backward_row<T>(g, c_prev, c, dh, dc, dgates, n);
+    };
+    const auto flow_on = [&](int64_t k, int64_t b) {
+      if (valid(a, time(d, k), b)) std::copy_n(w.flow + b * n, n, w.dh + b * n);
+    };
+    steps(a, a.x<T>(2) + d * 4 * n * n, w, d, cell, flow_on);
     if (a.out[4]) std::copy_n(w.dh, plane(), a.y<T>(4) + d * plane());
     if (a.out[5]) std::copy_n(w.dc, plane(), a.y<T>(5) + d * plane());
     input_gradient(a, to_x, w.dgates, a.x<T>(1) + d * 4 * n * s.input, d, w.dx, w.scratch);
@@ -331,7 +297,11 @@ Kernel forward(const KernelQuery& q) {
   f.set(q, cell_spec(q.attrs, kDefaults));
   const Sizes& s = f.s;
   f.project = make_gemm<T>(q, kLibrary, {s.rows(), 4 * s.hidden, s.input, false, true});
-  f.recur = make_packed<T>(q, kLibrary, {s.batch, 4 * s.hidden, s.hidden, false, true});
+  const PackedSizes right{4 * s.hidden, s.hidden, true};
+  if (kLibrary && OwnRows::worth(q, right, s.batch))
+    f.own = OwnRows{right, q.threads};
+  else
+    f.recur = make_packed<T>(q, kLibrary, {s.batch, 4 * s.hidden, s.hidden, false, true});
   f.plain = !is_default(f.spec, q, 7);
   f.save_gates = q.has_out(3), f.save_cells = q.has_out(4);
   Cut cut;
@@ -344,7 +314,11 @@ Kernel backward(const KernelQuery& q) {
   Backward<T> f;
   f.set(q, cell_spec(q.attrs, kDefaults));
   const Sizes& s = f.s;
-  f.to_h = make_packed<T>(q, kLibrary, {s.batch, s.hidden, 4 * s.hidden, false, false});
+  const PackedSizes right{s.hidden, 4 * s.hidden, false};
+  if (kLibrary && OwnRows::worth(q, right, s.batch))
+    f.own = OwnRows{right, q.threads};
+  else
+    f.to_h = make_packed<T>(q, kLibrary, {s.batch, s.hidden, 4 * s.hidden, false, false});
   f.to_x = make_gemm<T>(q, kLibrary, {s.rows(), s.input, 4 * s.hidden, false, false});
   f.to_w = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.input, s.rows(), true, false});
   f.to_r = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.hidden, s.rows(), true, false});
@@ -413,6 +387,11 @@ std::vector<Example> examples() {
                  .outputs = 1});
   e.push_back(
       {.in = {f({2, 3, 4}), f({1, 12, 4}), f({1, 12, 3})}, .attrs = {{"layout", 1}}, .outputs = 3});
+  // Enough samples for threads of their own (OwnRows), of unequal lengths.
+  e.push_back({.in = {f({3, 9, 4}), f({2, 72, 4}), f({2, 72, 18}), f({2, 144}),
+                      iconst({9}, {3, 1, 2, 3, 3, 0, 3, 2, 3})},
+               .attrs = {{"direction", both}},
+               .outputs = 3});
   e.push_back({.in = {f({0, 2, 4}), f({1, 12, 4}), f({1, 12, 3})}, .outputs = 3});
   return e;
 }

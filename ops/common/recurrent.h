@@ -13,6 +13,7 @@
 
 #include "graph/op_def.h"
 #include "ops/common/matrix_product.h"
+#include "ops/common/packed_product.h"
 #include "ops/common/ref.h"
 #include "ops/common/simd.h"
 
@@ -166,6 +167,34 @@ PackedGemm make_packed(const KernelQuery& q, bool library, Product p) {
           make_gemm<T>(q, false, p).kernel,
           count * static_cast<int64_t>(sizeof(T))};
 }
+
+// The product of one step where threads keep their own samples through all steps and never wait for
+// one another: each reads the whole packed right side.
+struct OwnRows {
+  PackedSizes s;
+  int threads = 1;
+
+  // Wins while the right side stays in a core's second-level cache and a thread's samples use it
+  // often enough (figures: docs/performance.md).
+  static bool worth(const KernelQuery& q, const PackedSizes& s, int64_t batch) {
+    constexpr size_t kBytes = 5 << 19;
+    constexpr int64_t kRows = 4;
+    return packed_product_available() && q.threads > 0 && s.n * s.k > 0 &&
+           batch >= kRows * q.threads && packed_right_bytes(s) <= kBytes;
+  }
+  size_t bytes() const { return packed_right_bytes(s); }
+  size_t workspace(int64_t batch) const { return packed_workspace(s, batch); }
+  void prepare(const float* b, void* packed) const {
+    parallel_for(threads, packed_panels(s), 1,
+                 [&](int64_t first, int64_t last) { pack_right(s, b, first, last, packed); });
+  }
+  // Samples [begin, end) of a and c.
+  void operator()(int64_t begin, int64_t end, const float* a, const void* packed, float* c,
+                  void* workspace) const {
+    multiply_packed(s, end - begin, a + begin * s.k, packed, c + begin * s.n,
+                    static_cast<std::byte*>(workspace) + packed_workspace(s, begin));
+  }
+};
 
 // always_inline: what is called from a SIMD clone must be compiled with its instruction set.
 template <class T>

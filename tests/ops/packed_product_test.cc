@@ -1,0 +1,70 @@
+// Products with a packed right side against plain sums in double: tails of rows, columns and depth,
+// both orders of the right side, and rows that do not depend on how they are shared out.
+#include "ops/common/packed_product.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace ortrain::ops {
+namespace {
+
+struct Buffer {  // aligned as a workspace is
+  explicit Buffer(size_t bytes) : p(std::aligned_alloc(64, (bytes + 127) / 64 * 64)) {}
+  ~Buffer() { std::free(p); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  void* p;
+};
+
+std::vector<float> random(size_t count, unsigned seed) {
+  std::mt19937 bits(seed);
+  std::uniform_real_distribution<float> value(-1, 1);
+  std::vector<float> out(count);
+  for (float& x : out) x = value(bits);
+  return out;
+}
+
+std::vector<float> multiply(const PackedSizes& s, int64_t m, const std::vector<float>& a,
+                            const std::vector<float>& b, int64_t rows_at_once) {
+  Buffer right(packed_right_bytes(s)), work(packed_workspace(s, rows_at_once));
+  const int64_t panels = packed_panels(s), half = panels / 2;
+  pack_right(s, b.data(), half, panels, right.p);
+  pack_right(s, b.data(), 0, half, right.p);
+  std::vector<float> c(static_cast<size_t>(m * s.n) + 1, -7.f);
+  for (int64_t i = 0; i < m; i += rows_at_once)
+    multiply_packed(s, std::min(rows_at_once, m - i), a.data() + i * s.k, right.p,
+                    c.data() + i * s.n, work.p);
+  EXPECT_EQ(c.back(), -7.f) << "written beyond the end";
+  return c;
+}
+
+TEST(PackedProduct, MatchesSumsInDouble) {
+  if (!packed_product_available()) GTEST_SKIP() << "needs AVX-512";
+  for (const int64_t m : {1, 3, 4, 14, 15, 29})
+    for (const int64_t n : {1, 16, 17, 32, 70})
+      for (const int64_t k : {1, 3, 5, 64, 255, 600})
+        for (const bool trans : {false, true}) {
+          SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << " trans " << trans);
+          const PackedSizes s{n, k, trans};
+          const auto a = random(static_cast<size_t>(m * k), 1);
+          const auto b = random(static_cast<size_t>(k * n), 2);
+          const auto c = multiply(s, m, a, b, m);
+          double worst = 0;
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = 0;
+              for (int64_t l = 0; l < k; ++l)
+                sum += double{a[static_cast<size_t>(i * k + l)]} *
+                       double{b[static_cast<size_t>(trans ? j * k + l : l * n + j)]};
+              worst = std::max(worst, std::abs(sum - c[static_cast<size_t>(i * n + j)]));
+            }
+          EXPECT_LE(worst, 4e-7 * static_cast<double>(k) + 1e-7);
+          EXPECT_EQ(c, multiply(s, m, a, b, 2)) << "rows depend on how they are shared out";
+        }
+}
+
+}  // namespace
+}  // namespace ortrain::ops
