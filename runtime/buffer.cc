@@ -76,7 +76,8 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 void Buffer::prefault() {
   // Clearing pages is what a first step waits for longest (a virtual machine fetches each from its
   // host), so all threads take part.
-  constexpr size_t kPiece = 16 * kHuge;
+  // Small pieces: one that the host has to find took 0.27 s of 32 MiB while the next took 6 ms.
+  constexpr size_t kPiece = 2 * kHuge;
   const size_t pieces = (map_bytes_ + kPiece - 1) / kPiece;
 #pragma omp parallel for schedule(dynamic) if (pieces > 1)
   for (size_t i = 0; i < pieces; ++i) {
