@@ -15,7 +15,7 @@
 #include "graph/error.h"
 #include "graph/half.h"
 #include "graph/pad_axes.h"
-#include "ops/common/attention_kernel.h"
+#include "ops/common/attention_half.h"
 #include "ops/common/checks.h"
 #include "ops/common/ref.h"
 #include "ops/common/share_node.h"
@@ -191,6 +191,36 @@ Kernel prepare_simd_grad(const KernelQuery& q) {
                  l.result(a.x<float>(6)), l.mask_of(a), a.x<float>(5), l.operand(out, out, 0),
                  l.operand(out, a.y<float>(1), 1), l.operand(out, a.y<float>(2), 2), a.y<float>(3)},
                 threads, a.workspace);
+          }};
+}
+
+// --- 16-bit floats ------------------------------------------------------------------------------
+std::string reject_half(const KernelQuery& q) {
+  const Layout l = layout_of(q);
+  return reject_half_attention(q, l.s, l.has_mask && !l.mask.boolean && !l.wide_mask);
+}
+std::string reject_half_grad(const KernelQuery& q) {
+  return q.has_out(3) ? "the gradient of a mask" : reject_half(q);
+}
+template <bool kForward>
+Kernel prepare_half(const KernelQuery& q) {
+  const Layout l = layout_of(q);
+  const HalfAttention half = half_attention(q, l.s, !kForward);
+  return {half.workspace, [l, half](const KernelArgs& a) {
+            const auto* base = a.x<uint16_t>(0);
+            HalfAttentionArgs x;
+            x.q = l.operand(base, base, 0), x.k = l.operand(base, a.x<uint16_t>(1), 1);
+            x.v = l.operand(base, a.x<uint16_t>(2), 2), x.mask = l.mask_of(a);
+            auto* out = a.y<uint16_t>(0);
+            if (kForward) {
+              x.out = l.result(out), x.stats = a.y<float>(1);
+            } else {
+              x.y = l.result(a.x<uint16_t>(4)), x.saved_stats = a.x<float>(5);
+              x.dy = l.result(a.x<uint16_t>(6)), x.dq = l.operand(out, out, 0);
+              x.dk = l.operand(out, a.y<uint16_t>(1), 1);
+              x.dv = l.operand(out, a.y<uint16_t>(2), 2);
+            }
+            half.run(x, a);
           }};
 }
 
@@ -413,7 +443,8 @@ void register_fused_attention(OpTable& table) {
       .decompose = decompose,
       .precision = Precision::kAlways16,
       .flops = flops,
-      .kernels = {{"cpu", "simd", reject, prepare_simd},
+      .kernels = {{"cpu", "half", reject_half, prepare_half<true>},
+                  {"cpu", "simd", reject, prepare_simd},
                   {"cpu", "ref", nullptr, prepare_ref<true>}},
       .examples =
           {{.in = {f({2, 2, 5, 4}), f({2, 2, 5, 4}), f({2, 2, 5, 4})}},
@@ -441,7 +472,8 @@ void register_fused_attention(OpTable& table) {
       .infer = infer_grad,
       .precision = Precision::kAlways16,
       .flops = flops,
-      .kernels = {{"cpu", "simd", reject, prepare_simd_grad},
+      .kernels = {{"cpu", "half", reject_half_grad, prepare_half<false>},
+                  {"cpu", "simd", reject, prepare_simd_grad},
                   {"cpu", "ref", nullptr, prepare_ref<false>}},
       .examples = {{.in = {f({1, 2, 3, 4}), f({1, 2, 5, 4}), f({1, 2, 5, 6}), f({5}),
                            f({1, 2, 3, 6}), stats, f({1, 2, 3, 6})},

@@ -1,0 +1,31 @@
+// Attention on 16-bit floats whose products run as they are (half_units.h), forward and backward:
+// f32 sums and softmax, probabilities and their gradients rounded to 16 bits for the next product.
+//
+// Works batch by batch, on tiles of kRows queries of all heads: nothing of size B x H x T x S is
+// kept; keys beyond the causal limit are skipped tile-wise. Operands of a batch are copied together
+// (16 bits) for the library's batched products. Refuses (reject_half_attention) where key heads
+// serve groups, 16-bit masks, and the gradient of a mask.
+#pragma once
+
+#include "ops/common/attention_kernel.h"
+#include "runtime/kernel.h"
+
+namespace ortrain::ops {
+
+using HalfPlane = AttentionPlane<const uint16_t>;
+struct HalfAttentionArgs {
+  HalfPlane q, k, v, y, dy;  // y, dy: backward
+  AttentionMask mask;        // bool or f32
+  AttentionPlane<uint16_t> out, dq, dk, dv;
+  float* stats = nullptr;              // forward: [batch, heads, T, 2], may be null
+  const float* saved_stats = nullptr;  // backward
+};
+struct HalfAttention {
+  size_t workspace = 0;
+  std::function<void(const HalfAttentionArgs&, const KernelArgs&)> run;
+};
+// "" or why not; asks the library whether it has the products.
+std::string reject_half_attention(const KernelQuery& q, const AttentionSizes& s, bool half_mask);
+HalfAttention half_attention(const KernelQuery& q, const AttentionSizes& s, bool backward);
+
+}  // namespace ortrain::ops
