@@ -4,7 +4,8 @@
 // "onednn": f32, and 16-bit floats where half_units.h has them (sums in f32; bias and db of the
 // same type; no operand is widened), channels-last inside (plain channels-first data is reordered
 // on the way in and out); w is packed in the workspace per call. "gemm": f32, channels-last, one
-// product where the weight is large and the windows few. "ref": any float type, plain loops.
+// product where the weight is large and the windows few. "winograd": f32,
+// channels-last, 3x3 windows of stride 1. "ref": any float type, plain loops.
 #pragma once
 
 #include "ops/common/window.h"
@@ -27,5 +28,12 @@ Kernel conv_grad_weight_gemm(const KernelQuery& q);
 std::string conv_gemm_reject(const KernelQuery& q);
 std::string conv_grad_input_gemm_reject(const KernelQuery& q);
 std::string conv_grad_weight_gemm_reject(const KernelQuery& q);
+
+Kernel conv_winograd(const KernelQuery& q);
+Kernel conv_grad_input_winograd(const KernelQuery& q);
+Kernel conv_grad_weight_winograd(const KernelQuery& q);
+std::string conv_winograd_reject(const KernelQuery& q);
+std::string conv_grad_input_winograd_reject(const KernelQuery& q);
+std::string conv_grad_weight_winograd_reject(const KernelQuery& q);
 
 }  // namespace ortrain::ops
