@@ -80,17 +80,17 @@ bool finite(const Executor& executor, size_t outputs) {
   return true;
 }
 
-// As training does it, within one step.
-void run_with_scale(DataRun& r, const data::Batch& batch, const LossScaleSpec& spec) {
+// As training does it, within one step. Returns the dynamic scale that it ended with, else 0.
+double run_with_scale(DataRun& r, const data::Batch& batch, const LossScaleSpec& spec) {
   r.run_one(batch);
-  if (spec.kind != LossScaleSpec::Kind::kDynamic) return;
+  if (spec.kind != LossScaleSpec::Kind::kDynamic) return 0;
   double scale = spec.init;
   while (!finite(r.program().executor(), r.program().plan().outputs.size()) && scale > spec.min) {
     scale = std::max(spec.min, scale / 2);
     r.store().set(kLossScaleName, HostTensor::scalar<float>(static_cast<float>(scale)));
     r.run_one(batch);
   }
-  std::printf("loss scale %.6g\n", scale);
+  return scale;
 }
 
 }  // namespace
@@ -122,8 +122,9 @@ int run_grads(Context& c) {
   std::vector<data::NpzEntry> entries;
   for (size_t i = 0; i < kept.size(); ++i) entries.push_back({names[i], kept[i]});
   data::write_npz(c.config.text("out"), entries);
-  std::printf("loss %.9g, %zu gradients of %lld samples: %s\n", kept[0].as_double(0),
-              kept.size() - 1, static_cast<long long>(r.batch()), c.config.text("out").c_str());
+  std::printf("loss %.9g, %zu gradients of %lld samples%s: %s\n", kept[0].as_double(0),
+              kept.size() - 1, static_cast<long long>(r.batch()),
+              scale > 0 ? cat(", loss scale ", scale).c_str() : "", c.config.text("out").c_str());
   if (directions > 0) check_gradients(r, batch, names, kept, directions);
   return 0;
 }
