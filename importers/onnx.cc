@@ -8,19 +8,11 @@
 #include <map>
 
 #include "graph/error.h"
+#include "graph/fnv.h"
 #include "importers/onnx_file.h"
 
 namespace ortrain {
 namespace {
-
-constexpr uint64_t kFnvBasis = 0xcbf29ce484222325u;
-
-// FNV-1a, 64 bit.
-uint64_t hash_bytes(const void* data, size_t size, uint64_t h) {
-  const auto* p = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < size; ++i) h = (h ^ p[i]) * 0x100000001b3u;
-  return h;
-}
 
 // Leaves in the message only what belongs to the structure.
 class Strip {
@@ -62,7 +54,7 @@ class Strip {
       return;
     uint64_t h = kFnvBasis;
     for (const DataChunk& c : index_.tensors[static_cast<size_t>(site)].data)
-      h = hash_bytes(file_.bytes.data() + c.begin, c.end - c.begin, h);
+      h = fnv1a(file_.bytes.data() + c.begin, c.end - c.begin, h);
     t.set_raw_data(&h, sizeof h);
   }
   void sparse(onnx::SparseTensorProto& t) const {
@@ -112,7 +104,7 @@ std::string structure_hash(onnx::ModelProto& m, const FileIndex& index, const Fi
       out.SetSerializationDeterministic(true);
       message.SerializePartialToCodedStream(&out);
     }
-    h = hash_bytes(bytes.data(), bytes.size(), h);
+    h = fnv1a(bytes.data(), bytes.size(), h);
   };
   settle_slots(*m.mutable_graph(), slots);
   strip.graph(*m.mutable_graph());

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "graph/fnv.h"
 #include "graph/op_def.h"
 #include "graph/passes/passes.h"
 #include "graph/trainable.h"
@@ -22,15 +23,10 @@ uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
 }
-uint64_t hash_of(std::string_view name) {  // FNV-1a
-  uint64_t h = 0xcbf29ce484222325ull;
-  for (char c : name) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-  return h;
-}
 
 HostTensor initial_a(DType dtype, const LoraTarget& t, int64_t rank, uint64_t seed) {
   HostTensor a(dtype, {t.in, rank});
-  const uint64_t stream = mix(seed * kGolden ^ hash_of(t.a()));
+  const uint64_t stream = mix(seed * kGolden ^ fnv1a(t.a()));
   const double bound = 1 / std::sqrt(static_cast<double>(t.in));
   for (int64_t i = 0; i < a.count(); ++i) {
     const uint64_t bits = mix(stream + static_cast<uint64_t>(i + 1) * kGolden);
@@ -54,7 +50,7 @@ void adapt(Graph& g, PassContext& ctx, const LoraTarget& t, NodeId product, Valu
     x = builder.op("ortrain.Dropout", {x, builder.wrap(step_state(g))},
                    {{"ratio", spec.dropout},
                     {"seed", static_cast<int64_t>(ctx.spec.seed)},
-                    {"key", static_cast<int64_t>(hash_of(cat(n.origin, "|", t.base)) >> 1)}});
+                    {"key", static_cast<int64_t>(fnv1a(cat(n.origin, "|", t.base)) >> 1)}});
   const Expr narrow = builder.matmul(x, builder.wrap(a));
   const double alpha = n.op->name == "Gemm" ? n.attrs.f("alpha", 1) : 1;
   const Expr delta = builder.matmul(narrow * (spec.scale() * alpha), builder.wrap(b));

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "graph/attrs.h"
+#include "graph/fnv.h"
 
 namespace ortrain::ops {
 
@@ -35,10 +36,7 @@ inline double random_unit(uint64_t stream, int64_t i) {
 
 // The key of a node: a hash (FNV-1a) of its name in the file, whatever passes did to it.
 inline int64_t key_of_origin(std::string_view origin) {
-  uint64_t h = 0xcbf29ce484222325ull;
-  for (char c : origin.substr(0, origin.find('|')))
-    h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-  return static_cast<int64_t>(h >> 1);
+  return static_cast<int64_t>(fnv1a(origin.substr(0, origin.find('|'))) >> 1);
 }
 
 }  // namespace ortrain::ops

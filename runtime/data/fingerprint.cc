@@ -1,5 +1,4 @@
-// FNV-1a, 64 bit (http://www.isthe.com/chongo/tech/comp/fnv/), over names, types, sizes and
-// samples.
+// A hash (graph/fnv.h) over names, types, sizes and samples.
 #include "runtime/data/fingerprint.h"
 
 #include <algorithm>
@@ -8,20 +7,18 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "graph/fnv.h"
 
 namespace ortrain::data {
 namespace {
 class Hash {
  public:
-  void add(const void* data, size_t bytes) {
-    const auto* p = static_cast<const unsigned char*>(data);
-    for (size_t i = 0; i < bytes; ++i) state_ = (state_ ^ p[i]) * 0x100000001b3u;
-  }
+  void add(const void* data, size_t bytes) { state_ = fnv1a(data, bytes, state_); }
   void add(const std::string& text) { add(text.c_str(), text.size() + 1); }
   uint64_t value() const { return state_; }
 
  private:
-  uint64_t state_ = 0xcbf29ce484222325u;
+  uint64_t state_ = kFnvBasis;
 };
 
 void add_row(Hash& hash, const StoredArray& array, int64_t sample, std::vector<std::byte>& row) {
