@@ -124,6 +124,7 @@ struct LossScaleSpec {
 struct RecomputeSpec {
   std::string mode = "off";  // off; auto: the cheapest that fits; sqrt: all but checkpoints
   size_t arena_bytes = 0;    // auto: what activations, gradients and scratch may take; 0 = no limit
+  bool budgeted() const { return mode == "auto" && arena_bytes > 0; }
 };
 
 struct StepSpec {

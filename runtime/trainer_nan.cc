@@ -65,8 +65,7 @@ void Trainer::stop_at_nan(double loss) {
   if (bad && bad->op.starts_with("ortrain."))
     if (auto plain = search_unfused()) bad = std::move(plain);
   // See StepSpec::stop_at_nonfinite.
-  const bool updated = std::isfinite(loss) && spec_.stop_at_nonfinite &&
-                       spec_.recompute.mode == "auto" && spec_.recompute.arena_bytes > 0;
+  const bool updated = std::isfinite(loss) && spec_.stop_at_nonfinite && spec_.recompute.budgeted();
   const bool scaled = spec_.loss_scale.kind != LossScaleSpec::Kind::kOff;
   fail(ErrorCode::kNumeric, "the ",
        std::isnan(loss)       ? "loss is NaN"

@@ -381,7 +381,7 @@ void pass_fuse_late(Graph& g, PassContext& ctx) {
   if (!g.ops().find(kFused)) return;
   take_apart(g);
   // Under a memory budget updates go by a flag each (optimizer.cc), which must not come together.
-  Fuser fuser(g, ctx.spec.recompute.mode == "auto" && ctx.spec.recompute.arena_bytes > 0);
+  Fuser fuser(g, ctx.spec.recompute.budgeted());
   fuser.run();
   ctx.did = fuser.summary();
 }

@@ -208,7 +208,7 @@ class OptimizerBuilder {
       for (const GradSlot& s : bucket) all.push_back(b.wrap(s.grad));
       const Expr ok = b_.wrap(b.op("ortrain.AllFinite", all).id());
       finite_ = finite_ ? b_.op("And", {finite_, ok}) : ok;  // in this order: earliest first
-      if (ctx_.spec.stop_at_nonfinite && short_of_memory())
+      if (ctx_.spec.stop_at_nonfinite && ctx_.spec.recompute.budgeted())
         own_.push_back(own_.empty() ? ok : b_.op("And", {own_.front(), ok}));
     }
   }
@@ -254,11 +254,8 @@ class OptimizerBuilder {
   }
 
   // Gradients wait for their bucket: under a memory budget it is small.
-  bool short_of_memory() const {
-    return ctx_.spec.recompute.mode == "auto" && ctx_.spec.recompute.arena_bytes > 0;
-  }
   size_t bucket_bytes() const {
-    if (!short_of_memory()) return kBucketBytes;
+    if (!ctx_.spec.recompute.budgeted()) return kBucketBytes;
     return std::clamp(ctx_.spec.recompute.arena_bytes / 64, kLeastBucketBytes, kBucketBytes);
   }
 

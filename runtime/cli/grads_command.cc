@@ -109,8 +109,7 @@ int run_grads(Context& c) {
                                .seed = static_cast<uint64_t>(c.config.integer("seed"))});
   data::Loader loader(r.data(), r.program().arrays(), sampler, {.threaded = false});
   const data::Batch& batch = *loader.next();
-  const double scale = run_with_scale(
-      r, batch, loss_scale_spec(c.config.list("loss-scale"), c.config.text("precision")));
+  const double scale = run_with_scale(r, batch, r.spec().loss_scale);
   const std::vector<PlanTensor>& outputs = r.program().plan().outputs;
   std::vector<HostTensor> kept;
   std::vector<std::string> names;

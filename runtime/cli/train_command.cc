@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "graph/error.h"
 #include "ops/common/half_units.h"
@@ -147,8 +149,8 @@ void prepare_folder(const std::string& out, bool resume) {
 }
 
 // Sums are split by thread, so the bits of a run belong to a number of threads.
-void check_threads(const Context& c, const std::string& path, const TrainOptions& now) {
-  const auto saved = checkpoint::read_run(path).extra;
+using Extra = std::map<std::string, std::string>;  // of a checkpoint
+void check_threads(const Context& c, const Extra& saved, const TrainOptions& now) {
   const auto was = saved.find("threads");
   const std::string& is = now.checkpoint_extra.at("threads");
   if (was == saved.end() || was->second == is) return;
@@ -159,8 +161,7 @@ void check_threads(const Context& c, const std::string& path, const TrainOptions
 }
 
 // Other data is allowed (more was collected, a file was mended), but not unnoticed.
-void check_data(const std::string& path, const TrainOptions& now) {
-  const auto saved = checkpoint::read_run(path).extra;
+void check_data(const Extra& saved, const TrainOptions& now) {
   const auto was = saved.find("data");
   if (was == saved.end() || was->second == now.checkpoint_extra.at("data")) return;
   std::printf(
@@ -258,8 +259,9 @@ int run_train(Context& c) {
     const auto newest = checkpoint::newest(o.checkpoint_folder, &damaged);
     for (const std::string& d : damaged) std::printf("note: %s\n", d.c_str());
     if (newest) {
-      check_threads(c, *newest, o);
-      check_data(*newest, o);
+      const Extra saved = checkpoint::read_run(*newest).extra;
+      check_threads(c, saved, o);
+      check_data(saved, o);
       trainer.resume(*newest);
     } else
       std::printf("note: no complete checkpoint in %s; starting from the beginning\n",
