@@ -10,7 +10,6 @@
 // code around them is the same.
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "graph/error.h"
 #include "ops/common/lstm_rows.h"
@@ -80,8 +79,7 @@ bool is_default(const CellSpec& spec, const KernelQuery& q, size_t peepholes) {
 template <class T>
 struct Forward : Net {
   Gemm project;
-  PackedGemm recur;
-  std::optional<OwnRows> own;                                  // instead of recur
+  StepProduct recur;
   bool save_gates = false, save_cells = false, plain = false;  // plain: the rows for any activation
 
   int64_t zeros() const {
@@ -98,9 +96,9 @@ struct Forward : Net {
     w.recurrent = cut.take<T>(s.batch * 4 * s.hidden);
     w.h = cut.take<T>(s.batch * s.hidden);
     w.zero = cut.take<T>(zeros());
-    w.packed = cut.take<std::byte>(own ? static_cast<int64_t>(own->bytes()) : recur.bytes);
-    w.scratch = cut.take<std::byte>(static_cast<int64_t>(
-        std::max(project.kernel.workspace, own ? own->workspace(s.batch) : recur.workspace())));
+    w.packed = cut.take<std::byte>(recur.bytes());
+    w.scratch = cut.take<std::byte>(
+        static_cast<int64_t>(std::max(project.kernel.workspace, recur.workspace(s.batch))));
     return w;
   }
 
@@ -108,7 +106,7 @@ struct Forward : Net {
   template <class Cell>
   void steps(const KernelArgs& a, const T* r, const Work& w, Cell&& cell) const {
     if constexpr (std::is_same_v<T, float>) {
-      if (own) {
+      if (const auto& own = recur.own) {
         own->prepare(r, w.packed);
         parallel_for(threads, s.batch, 1, [&](int64_t begin, int64_t end) {
           for (int64_t k = 0; k < s.steps; ++k) {
@@ -119,9 +117,9 @@ struct Forward : Net {
         return;
       }
     }
-    recur.prepare(r, w.packed, a, w.scratch);
+    recur.whole.prepare(r, w.packed, a, w.scratch);
     for (int64_t k = 0; k < s.steps; ++k) {
-      recur(w.h, w.packed, w.recurrent, a, w.scratch);
+      recur.whole(w.h, w.packed, w.recurrent, a, w.scratch);
       samples([&](int64_t b) { cell(k, b); });
     }
   }
@@ -175,8 +173,7 @@ struct Forward : Net {
 // ---------------------------------------------------------------------------------------------
 template <class T>
 struct Backward : Net {
-  PackedGemm to_h;
-  std::optional<OwnRows> own;  // instead of to_h
+  StepProduct to_h;
   Gemm to_x, to_w, to_r;
   bool plain = false;
 
@@ -194,8 +191,8 @@ struct Backward : Net {
     w.flow = cut.take<T>(plane);
     w.dx = cut.take<T>(s.directions > 1 ? s.rows() * s.input : 0);
     w.zero = cut.take<T>(plane);
-    w.packed = cut.take<std::byte>(own ? static_cast<int64_t>(own->bytes()) : to_h.bytes);
-    size_t most = own ? own->workspace(s.batch) : to_h.workspace();
+    w.packed = cut.take<std::byte>(to_h.bytes());
+    size_t most = to_h.workspace(s.batch);
     for (const Gemm* g : {&to_x, &to_w, &to_r}) most = std::max(most, g->kernel.workspace);
     w.scratch = cut.take<std::byte>(static_cast<int64_t>(most));
     return w;
@@ -213,7 +210,7 @@ struct Backward : Net {
   void steps(const KernelArgs& a, const T* r, const Work& w, int64_t d, Cell&& cell,
              FlowOn&& flow_on) const {
     if constexpr (std::is_same_v<T, float>) {
-      if (own) {
+      if (const auto& own = to_h.own) {
         own->prepare(r, w.packed);
         parallel_for(threads, s.batch, 1, [&](int64_t begin, int64_t end) {
           for (int64_t k = s.steps - 1; k >= 0; --k) {
@@ -226,10 +223,10 @@ struct Backward : Net {
         return;
       }
     }
-    to_h.prepare(r, w.packed, a, w.scratch);
+    to_h.whole.prepare(r, w.packed, a, w.scratch);
     for (int64_t k = s.steps - 1; k >= 0; --k) {
       samples([&](int64_t b) { cell(k, b); });
-      to_h(w.dgates + time(d, k) * s.batch * 4 * s.hidden, w.packed, w.flow, a, w.scratch);
+      to_h.whole(w.dgates + time(d, k) * s.batch * 4 * s.hidden, w.packed, w.flow, a, w.scratch);
       for (int64_t b = 0; b < s.batch; ++b) flow_on(k, b);
     }
   }
@@ -297,11 +294,7 @@ Kernel forward(const KernelQuery& q) {
   f.set(q, cell_spec(q.attrs, kDefaults));
   const Sizes& s = f.s;
   f.project = make_gemm<T>(q, kLibrary, {s.rows(), 4 * s.hidden, s.input, false, true});
-  const PackedSizes right{4 * s.hidden, s.hidden, true};
-  if (kLibrary && OwnRows::worth(q, right, s.batch))
-    f.own = OwnRows{right, q.threads};
-  else
-    f.recur = make_packed<T>(q, kLibrary, {s.batch, 4 * s.hidden, s.hidden, false, true});
+  f.recur = make_step<T, kLibrary>(q, s.batch, {4 * s.hidden, s.hidden, true});
   f.plain = !is_default(f.spec, q, 7);
   f.save_gates = q.has_out(3), f.save_cells = q.has_out(4);
   Cut cut;
@@ -314,11 +307,7 @@ Kernel backward(const KernelQuery& q) {
   Backward<T> f;
   f.set(q, cell_spec(q.attrs, kDefaults));
   const Sizes& s = f.s;
-  const PackedSizes right{s.hidden, 4 * s.hidden, false};
-  if (kLibrary && OwnRows::worth(q, right, s.batch))
-    f.own = OwnRows{right, q.threads};
-  else
-    f.to_h = make_packed<T>(q, kLibrary, {s.batch, s.hidden, 4 * s.hidden, false, false});
+  f.to_h = make_step<T, kLibrary>(q, s.batch, {s.hidden, 4 * s.hidden, false});
   f.to_x = make_gemm<T>(q, kLibrary, {s.rows(), s.input, 4 * s.hidden, false, false});
   f.to_w = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.input, s.rows(), true, false});
   f.to_r = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.hidden, s.rows(), true, false});

@@ -169,7 +169,7 @@ std::string reject_half(const KernelQuery& q) {
   if (std::string why = half_product_reject(q); !why.empty()) return why;
   const Geometry g = geometry(q);
   if (is_flat(g)) return {};
-  if (!native_half(q.in[0].dtype)) return "16-bit products are slower than f32 here";
+  if (std::string why = reject_not_native(q.in[0].dtype); !why.empty()) return why;
   return g.batch.size() > 10 ? "more than 10 batch axes" : "";
 }
 Kernel prepare_half(const KernelQuery& q) {

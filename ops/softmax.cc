@@ -17,15 +17,7 @@ namespace {
 
 ORTRAIN_SIMD void softmax_rows(const float* x, float* y, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
-    const float top = row_top(x, width);
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; ++i) {
-      const float e = exp_down_f32(x[i] - top);
-      y[i] = e;
-      sum += e;
-    }
-    const float scale = 1.f / sum;
+    const float scale = 1.f / row_exp(x, y, width, row_top(x, width));
     for (int64_t i = 0; i < width; ++i) y[i] *= scale;
   }
 }

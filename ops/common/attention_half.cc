@@ -9,6 +9,7 @@
 #include "ops/common/half_units.h"
 #include "ops/common/onednn.h"
 #include "ops/common/recurrent.h"
+#include "ops/common/softmax_lines.h"
 
 namespace ortrain::ops {
 namespace {
@@ -34,22 +35,12 @@ Gemm batched(const KernelQuery& q, int64_t heads, int64_t m, int64_t n, int64_t 
 
 // One row of scores, scaled, masked and cut at `visible`; its maximum.
 ORTRAIN_SIMD float prepare_row(float* row, int64_t visible, int64_t keys, float scale) {
-  float top = -kInf;
   for (int64_t j = 0; j < visible; ++j) row[j] *= scale;
   for (int64_t j = visible; j < keys; ++j) row[j] = -kInf;
-#pragma omp simd reduction(max : top)
-  for (int64_t j = 0; j < visible; ++j) top = row[j] > top ? row[j] : top;
-  return top;
+  return row_top(row, visible);
 }
 ORTRAIN_SIMD float exp_row(float* row, int64_t keys, float top) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < keys; ++j) {
-    const float e = exp_down_f32(row[j] - top);
-    row[j] = e;
-    sum += e;
-  }
-  return sum;
+  return row_exp(row, row, keys, top);
 }
 ORTRAIN_SIMD void scale_row(float* row, int64_t keys, float by) {
   for (int64_t j = 0; j < keys; ++j) row[j] *= by;
@@ -239,7 +230,7 @@ struct Pass {
 std::string reject_half_attention(const KernelQuery& q, const AttentionSizes& s, bool half_mask) {
   const DType dtype = q.in[0].dtype;
   if (!is_half(dtype)) return "takes 16-bit floats";
-  if (!native_half(dtype)) return "16-bit products are slower than f32 here";
+  if (std::string why = reject_not_native(dtype); !why.empty()) return why;
   if (s.units() * s.queries * s.keys * s.width * s.v_width == 0) return "empty tensor";
   if (s.heads != s.kv_heads) return "key heads that serve groups";
   if (half_mask) return "a 16-bit mask";

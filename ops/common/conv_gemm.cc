@@ -38,9 +38,7 @@ Conv conv_of(const KernelQuery& q, const Dims& x, const Dims& weight, const Dims
 }
 
 std::string reject(const KernelQuery& q, const Dims& x, const Dims& weight, const Dims& y) {
-  if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
-  if (!channels_last(q.attrs)) return "takes channels-last data";
-  if (q.attrs.i("group", 1) != 1) return "groups";
+  if (std::string why = conv_own_reject(q); !why.empty()) return why;
   const Conv c = conv_of(q, x, weight, y);
   if (c.rows > (c.gather ? kGatherWindows : kPointwiseWindows))
     return "many windows: the direct convolution is faster";

@@ -4,10 +4,11 @@
 // "onednn": f32, and 16-bit floats where half_units.h has them (sums in f32; bias and db of the
 // same type; no operand is widened), channels-last inside (plain channels-first data is reordered
 // on the way in and out); w is packed in the workspace per call. "gemm": f32, channels-last, one
-// product where the weight is large and the windows few. "winograd": f32,
-// channels-last, 3x3 windows of stride 1. "ref": any float type, plain loops.
+// product where the weight is large and the windows few. "winograd": f32, channels-last, 3x3
+// windows of stride 1. "ref": any float type, plain loops.
 #pragma once
 
+#include "ops/common/onednn.h"
 #include "ops/common/window.h"
 
 namespace ortrain::ops {
@@ -21,6 +22,13 @@ Kernel conv_grad_weight_onednn(const KernelQuery& q);
 std::string conv_reject(const KernelQuery& q);
 std::string conv_grad_input_reject(const KernelQuery& q);
 std::string conv_grad_weight_reject(const KernelQuery& q);
+
+// "" or why our own f32 kernels ("gemm", "winograd") do not take the query.
+inline std::string conv_own_reject(const KernelQuery& q) {
+  if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
+  if (!channels_last(q.attrs)) return "takes channels-last data";
+  return q.attrs.i("group", 1) != 1 ? "groups" : "";
+}
 
 Kernel conv_gemm(const KernelQuery& q);
 Kernel conv_grad_input_gemm(const KernelQuery& q);

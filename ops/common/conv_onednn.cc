@@ -73,9 +73,10 @@ Layouts grad_weight(const KernelQuery& q) {
 template <class Make>
 std::string reject(const KernelQuery& q, Make&& make) {
   const bool half = is_half(q.in[0].dtype);
-  if (half && !native_half(q.in[0].dtype)) return "16-bit products are slower than f32 here";
-  std::string why = half ? half_product_reject(q) : onednn::reject_not_f32(q);
-  if (!why.empty()) return why;
+  if (half)
+    if (std::string why = reject_not_native(q.in[0].dtype); !why.empty()) return why;
+  if (std::string why = half ? half_product_reject(q) : onednn::reject_not_f32(q); !why.empty())
+    return why;
   for (int64_t p : q.attrs.ints("pads"))
     if (p < 0) return "negative padding";
   return onednn::why_not(make);

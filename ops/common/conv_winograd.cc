@@ -3,7 +3,6 @@
 // Taken where it was measured faster than the direct convolution (docs/performance.md): enough
 // tiles to pay for the transformed weight, enough channels to fill the products.
 #include "ops/common/conv_kernels.h"
-#include "ops/common/onednn.h"
 #include "ops/common/winograd.h"
 
 namespace ortrain::ops {
@@ -27,9 +26,7 @@ Winograd weight_of(const KernelQuery& q) {
 }
 
 std::string reject(const KernelQuery& q, const Dims& x, const Dims& weight, const Dims& y) {
-  if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
-  if (!channels_last(q.attrs)) return "takes channels-last data";
-  if (q.attrs.i("group", 1) != 1) return "groups";
+  if (std::string why = conv_own_reject(q); !why.empty()) return why;
   const Window w = window_of(q.attrs, x, y, Dims(weight.begin() + 2, weight.end()));
   const std::array<int64_t, 3> kernel{1, 3, 3}, ones{1, 1, 1};
   if (w.nd != 2 || w.kernel != kernel || w.stride != ones || w.dilation != ones)

@@ -155,8 +155,7 @@ void column_sums(DType dtype, const void* x, int64_t rows, int64_t cols, DType s
       const auto* p = static_cast<const uint16_t*>(x) + j;
       for (int64_t i = 0; i < rows; ++i, p += cols) {
         half_to_float(dtype, p, row.data(), n);
-        for (int64_t c = 0; c < n; ++c)
-          total[static_cast<size_t>(c)] += row[static_cast<size_t>(c)];
+        Blocks::add_rows(row.data(), 1, n, total.data());
       }
       Blocks::put(sums_dtype, total.data(), sums, j, n);
     }

@@ -2,11 +2,17 @@
 // half_product.h and the note at the start of a 16-bit run want to know. Asks the CPU once.
 #pragma once
 
+#include <string>
+
 #include "graph/dtype.h"
 
 namespace ortrain::ops {
 
 // $ORTRAIN_HALF = native or widen decides instead of the CPU (tests).
 bool native_half(DType dtype);
+// "" or that they do not, for kernels that are worth nothing elsewhere.
+inline std::string reject_not_native(DType dtype) {
+  return native_half(dtype) ? "" : "16-bit products are slower than f32 here";
+}
 
 }  // namespace ortrain::ops

@@ -7,8 +7,7 @@
 
 namespace ortrain::ops {
 
-// --- one row of a step
-// ------------------------------------------------------------------------------------
+// --- one row of a step --------------------------------------------------------------------------
 // gates: X W^T on entry, activated gates on exit; recurrent: h R^T; bias: Wb then Rb.
 template <class T>
 [[gnu::always_inline]] inline void forward_row(T* gates, const T* recurrent, const T* bias,
@@ -45,8 +44,7 @@ template <class T>
   }
 }
 
-// --- the same for any activations, clip, coupled gates and peepholes
-// ----------------------------------------------
+// --- the same for any activations, clip, coupled gates and peepholes ----------------------------
 // gates: X W^T on entry, the activations' inputs before clipping on exit. peep: i, o, f, or null.
 template <class T>
 void forward_row_any(const CellSpec& spec, int64_t d, const T* peep, T* gates, const T* recurrent,

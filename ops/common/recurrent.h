@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "graph/op_def.h"
 #include "ops/common/matrix_product.h"
@@ -195,6 +196,19 @@ struct OwnRows {
                     static_cast<std::byte*>(workspace) + packed_workspace(s, begin));
   }
 };
+
+// The product of one step: of all samples at once, or by threads with rows of their own.
+struct StepProduct {
+  PackedGemm whole;
+  std::optional<OwnRows> own;  // instead of whole
+  int64_t bytes() const { return own ? static_cast<int64_t>(own->bytes()) : whole.bytes; }
+  size_t workspace(int64_t batch) const { return own ? own->workspace(batch) : whole.workspace(); }
+};
+template <class T, bool kLibrary>
+StepProduct make_step(const KernelQuery& q, int64_t batch, const PackedSizes& right) {
+  if (kLibrary && OwnRows::worth(q, right, batch)) return {{}, OwnRows{right, q.threads}};
+  return {make_packed<T>(q, kLibrary, {batch, right.n, right.k, false, right.trans_b}), {}};
+}
 
 // always_inline: what is called from a SIMD clone must be compiled with its instruction set.
 template <class T>

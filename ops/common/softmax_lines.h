@@ -45,6 +45,17 @@ inline void adapt_flatten(RawNode& n) {
   for (int64_t i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
   return top;
 }
+// y_i = e^(x_i - top); their sum. y may be x.
+[[gnu::always_inline]] inline float row_exp(const float* x, float* y, int64_t n, float top) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    const float e = exp_down_f32(x[i] - top);
+    y[i] = e;
+    sum += e;
+  }
+  return sum;
+}
 // sum_i e^(x_i - top)
 [[gnu::always_inline]] inline float row_sum_exp(const float* x, int64_t n, float top) {
   float sum = 0;
