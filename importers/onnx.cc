@@ -127,7 +127,11 @@ std::string structure_hash(onnx::ModelProto& m, const FileIndex& index, const Fi
 
 OnnxFile::OnnxFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
 OnnxFile::~OnnxFile() = default;
-const Graph& OnnxFile::graph() const { return state_->trains ? *state_->trains : *state_->graph; }
+const Graph& OnnxFile::graph() const {
+  state_->external.copies().restore();
+  return state_->trains ? *state_->trains : *state_->graph;
+}
+void OnnxFile::release_copies() const { state_->external.copies().release(); }
 void OnnxFile::replace_graph(Graph graph, std::string note) {
   state_->trains = std::make_unique<Graph>(std::move(graph));
   state_->notes.push_back(std::move(note));

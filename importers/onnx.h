@@ -1,6 +1,7 @@
 // OnnxFile: a parsed ONNX model, its forward graph, and the way back into a file.
 //
-// Promises: weights are held once (views into the mapped file where aligned); the export changes
+// Promises: weights are held once (views into the mapped file where aligned, copies that can be
+// given back elsewhere); the export changes
 // only what it is given, byte for byte, and either appears whole or not at all. Refuses: opset
 // below 7, what no operator record covers (all problems at once, with node names), external data
 // outside the model's folder. Malformed files give Error(kModel), never a crash.
@@ -46,7 +47,8 @@ class OnnxFile {
   OnnxFile(const OnnxFile&) = delete;
   OnnxFile& operator=(const OnnxFile&) = delete;
 
-  // Stage::kImported; typed are only inputs and tensors, which may be views into the file.
+  // Stage::kImported; typed are only inputs and tensors, which may be views into the file. Fetches
+  // released copies back.
   const Graph& graph() const;
   // Trains `graph`, made from graph(), in its place; the file and its export stay as they are.
   void replace_graph(Graph graph, std::string note);
@@ -61,6 +63,10 @@ class OnnxFile {
   // Takes the pages of a tensor that is a view into the file (or its data files) out of this
   // process's memory, once it has been copied elsewhere; it stays readable. Nothing for others.
   void drop_pages(const HostTensor& tensor) const;
+  // Gives back the memory of tensors that had to be copied, being unaligned in the file. Until the
+  // next call of graph() the contents of the graph's tensors, and of graphs made from it, must not
+  // be read; the export does not need them.
+  void release_copies() const;
 
   // Writes the same model to `path` with new values for float tensors: `value(name)` is asked once
   // per float tensor of the file (initializers, and Constant nodes under their output's name) and

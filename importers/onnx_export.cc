@@ -552,8 +552,10 @@ void OnnxFile::export_model(const std::string& path, const ValueOf& value,
     if (v) changed[slot.split_from.empty() ? slot.name : slot.split_from] = true;
   }
   for (const TensorSlot& slot : s.slots)
-    if (!values[slot.name] && (slot.resized || changed.contains(slot.split_from)))
+    if (!values[slot.name] && (slot.resized || changed.contains(slot.split_from))) {
+      s.external.copies().restore();
       values[slot.name] = s.graph->tensor(s.graph->find(slot.name));
+    }
   std::vector<HostTensor> turned;
   turned.reserve(s.ties.size());
   for (const TensorTie& t : s.ties) {

@@ -53,9 +53,12 @@ uint8_t unpacked(DType dtype, const std::byte* bytes, int64_t i) {
   return double_to_storage(dtype, storage_to_double(dtype, static_cast<uint8_t>(code)));
 }
 
+// Copies below this are too small to be given back by the page.
+constexpr size_t kOwnPages = size_t{64} << 10;
+
 // A copy of `bytes`, or a view of them when they are aligned for the type.
 HostTensor from_bytes(DType dtype, const Dims& dims, std::span<const std::byte> bytes,
-                      const FileBytes& file) {
+                      const FileBytes& file, Copies& copies) {
   if (file_bits(dtype) < 8) {
     HostTensor t(dtype, dims);
     auto* to = static_cast<uint8_t*>(t.mutable_raw());
@@ -65,6 +68,8 @@ HostTensor from_bytes(DType dtype, const Dims& dims, std::span<const std::byte> 
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % size_of(dtype) == 0;
   if (dtype != DType::kBool && aligned && !bytes.empty())
     return HostTensor::view(dtype, dims, bytes.data());
+  if (dtype != DType::kBool && file.mapping && bytes.size() >= kOwnPages)
+    return HostTensor::view(dtype, dims, copies.add(bytes, *file.mapping));
   HostTensor t(dtype, dims);
   if (bytes.empty()) return t;
   if (dtype == DType::kBool) {  // anything but 0 is true
@@ -94,12 +99,12 @@ void put_varint_element(DType d, void* out, int64_t i, uint64_t v) {
 // Elements from the typed field of the dtype, in all its chunks. A packed type has one byte of
 // elements per entry: they are read as bytes and then unpacked.
 HostTensor from_typed(DType dtype, const Dims& dims, int64_t count, const TensorSite& site,
-                      const FileBytes& file, const std::string& label) {
+                      const FileBytes& file, Copies& copies, const std::string& label) {
   if (file_bits(dtype) < 8) {
     const auto entries = static_cast<int64_t>(file_bytes(dtype, count));
-    const HostTensor bytes = from_typed(DType::kU8, {entries}, entries, site, file, label);
+    const HostTensor bytes = from_typed(DType::kU8, {entries}, entries, site, file, copies, label);
     return from_bytes(dtype, dims, {static_cast<const std::byte*>(bytes.raw()), bytes.bytes()},
-                      file);
+                      file, copies);
   }
   const TypedField typed = typed_field(dtype);
   uint64_t room = 0;  // no more elements than this can be there
@@ -270,16 +275,17 @@ HostTensor read_tensor(const onnx::TensorProto& t, const TensorSite& site, const
   const Header h = read_header(t);
   if (const auto e = external_data(t, files)) {
     const MappedFile& m = files.open(e->location, label);
-    return from_bytes(h.dtype, h.dims, m.bytes().subspan(e->offset, e->bytes), {m.bytes(), &m});
+    return from_bytes(h.dtype, h.dims, m.bytes().subspan(e->offset, e->bytes), {m.bytes(), &m},
+                      files.copies());
   }
   for (const DataChunk& c : site.data) {
     if (c.field != 9) continue;
     if (!c.packed || c.end - c.begin != h.bytes)
       fail(ErrorCode::kModel, label, ": raw data has ", c.end - c.begin, " bytes, shape ",
            dims_text(h.dims), " of ", name_of(h.dtype), " needs ", h.bytes);
-    return from_bytes(h.dtype, h.dims, file.bytes.subspan(c.begin, h.bytes), file);
+    return from_bytes(h.dtype, h.dims, file.bytes.subspan(c.begin, h.bytes), file, files.copies());
   }
-  return from_typed(h.dtype, h.dims, h.count, site, file, label);
+  return from_typed(h.dtype, h.dims, h.count, site, file, files.copies(), label);
 }
 
 HostTensor read_tensor_bytes(std::span<const std::byte> bytes, const std::string& folder) {

@@ -2,9 +2,9 @@
 //
 // Reads every numeric type in every encoding that ONNX allows: raw bytes, the typed fields, and
 // external files, which must lie in the model's folder. Data that is aligned in the file becomes a
-// view into the mapping, the rest is copied once. 4-bit and 2-bit elements, packed in files, become
-// a byte each. Refuses strings and complex numbers by name; sizes are checked before anything is
-// allocated.
+// view into the mapping, the rest is copied once (large tensors of mapped files into DataFiles).
+// 4-bit and 2-bit elements, packed in files, become a byte each. Refuses strings and complex
+// numbers by name; sizes are checked before anything is allocated.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include <string>
 
 #include "graph/tensor.h"
+#include "importers/copies.h"
 #include "importers/files.h"
 #include "importers/onnx_index.h"
 
@@ -33,7 +34,8 @@ struct FileBytes {
   const MappedFile* mapping = nullptr;
 };
 
-// The external data files of one model, mapped on first use.
+// The external data files of one model, mapped on first use, and the copies of large tensors that
+// are not aligned there or in the model file.
 class DataFiles {
  public:
   explicit DataFiles(std::string folder) : folder_(std::move(folder)) {}
@@ -43,10 +45,12 @@ class DataFiles {
   void each(const std::function<void(const MappedFile&)>& f) const {
     for (const auto& [location, file] : files_) f(file);
   }
+  Copies& copies() { return copies_; }
 
  private:
   std::string folder_;
   std::map<std::string, MappedFile> files_;  // by location
+  Copies copies_;
 };
 
 // Where a tensor's external data lies. offset + bytes has been checked against the file's size.
@@ -60,7 +64,7 @@ std::string tensor_label(const onnx::TensorProto& header);
 // Null when the data is in the model file. Throws Error(kModel) on malformed entries.
 std::optional<ExternalData> external_data(const onnx::TensorProto& header, DataFiles& files);
 // `header` is the TensorProto of the skeleton, `site` its place in `file`. The result may be a view
-// into `file` or into `external`.
+// into `file` or into `external`, whose files and copies it needs.
 HostTensor read_tensor(const onnx::TensorProto& header, const TensorSite& site,
                        const FileBytes& file, DataFiles& external);
 

@@ -11,6 +11,7 @@
 // more memory than there is (Error kMemory).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,9 @@ struct TrainOptions {
   std::vector<int> loader_cpus;  // bound to these; empty: not bound
   CompileOptions compile;        // dump hooks
   Timeline* timeline = nullptr;  // is told of every step; may be null
+  // Called once, before the memory of the steps is allocated: from then on the contents of the
+  // source's tensors are not read any more.
+  std::function<void()> planned = {};
 };
 
 struct StepInfo {

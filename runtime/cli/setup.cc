@@ -178,6 +178,7 @@ DataRun::DataRun(const Context& c, const std::string& paths, Mode mode, bool sho
   const data::Fit fit = set_.check_fits(program().arrays());
   for (const auto* list : {&fit.notes, &program().messages()})
     notes_.insert(notes_.end(), list->begin(), list->end());
+  c.file->release_copies();
   arena_.allocate();
   for (auto& [size, p] : programs_) p->start(arena_);
 }
