@@ -37,6 +37,11 @@ std::vector<int64_t> inverse(std::span<const int64_t> perm) {
   return out;
 }
 
+bool all_zero(const HostTensor& t) {
+  const auto* p = static_cast<const char*>(t.raw());
+  return t.bytes() == 0 || (*p == 0 && std::memcmp(p, p + 1, t.bytes() - 1) == 0);
+}
+
 std::string text(const Dims& dims) { return Shape(dims).str(); }
 
 }  // namespace
@@ -106,7 +111,10 @@ void ParamStore::add(const Graph& g, const Copied& copied) {
     }
     if (fresh.empty()) continue;
     Buffer buffer(total);
-    buffer.prefault();
+    if (kind == Source::kParam)
+      buffer.prefault();
+    else
+      untouched_.push_back(buffers_.size());
     size_t entry = entries_.size() - fresh.size();
     for (const New& f : fresh) {
       StoreEntry& e = entries_[entry++];
@@ -114,7 +122,8 @@ void ParamStore::add(const Graph& g, const Copied& copied) {
       const HostTensor* initial = g.tensor(f.v);
       if (initial == nullptr) continue;  // fresh memory is zero
       ORTRAIN_CHECK(initial->bytes() == e.bytes, "initial contents of '" + e.name + "' do not fit");
-      if (e.bytes) std::memcpy(e.data, initial->raw(), e.bytes);
+      if (kind == Source::kParam || !all_zero(*initial))
+        if (e.bytes) std::memcpy(e.data, initial->raw(), e.bytes);
       if (copied) copied(*initial);
     }
     bytes_[kind == Source::kState] += total;
@@ -167,6 +176,11 @@ std::vector<const void*> ParamStore::add_constants(std::span<const HostTensor* c
   constant_bytes_ += total;
   buffers_.push_back(std::move(buffer));
   return where;
+}
+
+void ParamStore::prefault() {
+  for (size_t i : untouched_) buffers_[i].prefault();
+  untouched_.clear();
 }
 
 const StoreEntry* ParamStore::find(const std::string& name) const {

@@ -42,6 +42,9 @@ class ParamStore {
   // Adds every parameter and state of g that the store lacks, with its initial contents (zeros
   // where there are none); checks those that it has.
   void add(const Graph& g, const Copied& copied = {});
+  // Touches the memory of the states. Until then what is zero in them takes none, so that it need
+  // not fit beside what only planning needs.
+  void prefault();
   // Adds constants (equal ones once) and returns where they lie, in the order given.
   std::vector<const void*> add_constants(std::span<const HostTensor* const> tensors);
 
@@ -65,7 +68,8 @@ class ParamStore {
   std::vector<StoreEntry> entries_;
   std::map<std::string, size_t> by_name_;
   std::vector<Buffer> buffers_;
-  size_t bytes_[2] = {0, 0};  // params, states
+  std::vector<size_t> untouched_;  // of them
+  size_t bytes_[2] = {0, 0};       // params, states
   struct Constant {
     DType dtype;
     Dims dims;

@@ -87,6 +87,7 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   if (eval_) make_eval_programs();
   fit_to_memory(recompute);
   if (options_.planned) options_.planned();
+  store_.prefault();
   arena_.allocate();
   for (Programs* list : {&programs_, &evals_, &counts_, &watched_})
     for (auto& [key, p] : *list) p->start(arena_);

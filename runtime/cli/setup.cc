@@ -179,6 +179,7 @@ DataRun::DataRun(const Context& c, const std::string& paths, Mode mode, bool sho
   for (const auto* list : {&fit.notes, &program().messages()})
     notes_.insert(notes_.end(), list->begin(), list->end());
   c.file->release_copies();
+  store_.prefault();
   arena_.allocate();
   for (auto& [size, p] : programs_) p->start(arena_);
 }
