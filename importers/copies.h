@@ -1,4 +1,4 @@
-// Copies of tensors that do not lie aligned in a model file.
+// Copies of float tensors that do not lie aligned in a model file.
 //
 // A file's bytes are mapped at addresses that the file decides, so a float tensor at an odd place
 // must be copied before anything may read it as floats. Once training has its own weights, these

@@ -63,9 +63,9 @@ class OnnxFile {
   // Takes the pages of a tensor that is a view into the file (or its data files) out of this
   // process's memory, once it has been copied elsewhere; it stays readable. Nothing for others.
   void drop_pages(const HostTensor& tensor) const;
-  // Gives back the memory of tensors that had to be copied, being unaligned in the file. Until the
-  // next call of graph() the contents of the graph's tensors, and of graphs made from it, must not
-  // be read; the export does not need them.
+  // Gives back the memory of float tensors that had to be copied, being unaligned in the file.
+  // Until the next call of graph() the contents of the graph's tensors, and of graphs made from it,
+  // must not be read; the export does not need them.
   void release_copies() const;
 
   // Writes the same model to `path` with new values for float tensors: `value(name)` is asked once

@@ -68,7 +68,8 @@ HostTensor from_bytes(DType dtype, const Dims& dims, std::span<const std::byte> 
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % size_of(dtype) == 0;
   if (dtype != DType::kBool && aligned && !bytes.empty())
     return HostTensor::view(dtype, dims, bytes.data());
-  if (dtype != DType::kBool && file.mapping && bytes.size() >= kOwnPages)
+  // Integers are structure (shapes, axes): they may be asked for at any time.
+  if (is_float(dtype) && file.mapping && bytes.size() >= kOwnPages)
     return HostTensor::view(dtype, dims, copies.add(bytes, *file.mapping));
   HostTensor t(dtype, dims);
   if (bytes.empty()) return t;

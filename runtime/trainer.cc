@@ -86,7 +86,7 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
   check_labels(targets_, train_);
   if (eval_) make_eval_programs();
   fit_to_memory(recompute);
-  if (options_.planned) options_.planned();
+  need_contents(false);
   store_.prefault();
   arena_.allocate();
   for (Programs* list : {&programs_, &evals_, &counts_, &watched_})
@@ -108,6 +108,12 @@ Trainer::Trainer(const Graph& source, const data::Dataset& train, const data::Da
           .extra = options_.checkpoint_extra};
 }
 
+void Trainer::need_contents(bool needed) {
+  if (needed == contents_needed_) return;
+  contents_needed_ = needed;
+  if (options_.source_contents) options_.source_contents(needed);
+}
+
 Program* Trainer::add_program(Programs& programs, const data::Dataset& data, Mode mode,
                               int64_t batch, Phase phase) {
   std::unique_ptr<Program>& made = programs[{batch, phase}];
@@ -120,6 +126,7 @@ Program* Trainer::add_program(Programs& programs, const data::Dataset& data, Mod
                    .samples = batch,
                    .nominal = micro_.count(0)};
   spec = spec_for_data(source_, data, spec, batch);
+  need_contents(true);
   made = std::make_unique<Program>(source_, spec, store_, arena_, options_.select, options_.compile,
                                    copied_);
   return made.get();

@@ -49,9 +49,9 @@ struct TrainOptions {
   std::vector<int> loader_cpus;  // bound to these; empty: not bound
   CompileOptions compile;        // dump hooks
   Timeline* timeline = nullptr;  // is told of every step; may be null
-  // Called once, before the memory of the steps is allocated: from then on the contents of the
-  // source's tensors are not read any more.
-  std::function<void()> planned = {};
+  // false: the contents of the source's tensors are not read from now on (called before the memory
+  // of the steps is allocated); true: they are about to be, by a program that is made later.
+  std::function<void(bool needed)> source_contents = {};
 };
 
 struct StepInfo {
@@ -135,6 +135,7 @@ class Trainer {
   Window window(int64_t step) const;
   Program* add_program(Programs& programs, const data::Dataset& data, Mode mode, int64_t batch,
                        Phase phase = Phase::kOnly);
+  void need_contents(bool needed);
   void make_programs();
   bool watches() const {
     return options_.watch_every > 0 &&
@@ -160,6 +161,7 @@ class Trainer {
   std::optional<BadNode> search_unfused();
 
   const Graph& source_;
+  bool contents_needed_ = true;  // of its tensors
   const data::Dataset &train_, *eval_;
   StepSpec spec_;
   TrainOptions options_;

@@ -245,7 +245,12 @@ int run_train(Context& c) {
   o.checkpoint_extra["data"] = data::fingerprint(train);
   o.checkpoint_extra["threads"] = std::to_string(o.select.threads);
   o.compile = compile_options(c);
-  o.planned = [&] { c.file->release_copies(); };
+  o.source_contents = [&](bool needed) {
+    if (needed)
+      c.file->graph();
+    else
+      c.file->release_copies();
+  };
   o.budget = parse_budget(c.config.text("memory-budget"));
   std::optional<Timeline> timeline;
   if (const int64_t steps = c.config.integer("profile"); steps > 0)

@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
+#include "graph/error.h"
 #include "importers/onnx.h"
 #include "ops/all_ops.h"
 #include "runtime/threads.h"
@@ -62,7 +64,10 @@ TrainOptions options_for(const OnnxFile& file, bool release) {
   o.batch_size = 8;
   o.steps = 3;
   o.select.threads = set_threads(2);
-  if (release) o.planned = [&file] { file.release_copies(); };
+  if (release)
+    o.source_contents = [&file](bool needed) {
+      needed ? void(file.graph()) : file.release_copies();
+    };
   return o;
 }
 
@@ -95,6 +100,47 @@ TEST(SourceMemory, GivenBackCopiesChangeNothing) {
     EXPECT_EQ(contents(trainer.store()), kept);
     EXPECT_EQ(recorder.losses(), losses);
   }
+}
+
+// Naming the file's node that went bad makes a program without fusions, in the middle of the run.
+TEST(SourceMemory, SearchForABadNodeFetchesThem) {
+  OpTable table;
+  ops::register_all(table);
+  TempFolder folder;
+  onnx::ModelProto m = deep_model(4, 160);
+  *m.mutable_graph()->add_initializer() = float_tensor("b", {160}, std::vector<float>(160), true);
+  m.mutable_graph()->mutable_node(0)->set_output(0, "sum");
+  add_node(*m.mutable_graph(), "Add", "bias", {"sum", "b"}, {"h1"});
+  for (int i = m.graph().node_size() - 1; i > 1; --i)
+    m.mutable_graph()->mutable_node()->SwapElements(i, i - 1);
+  write_file(folder.path("m.onnx"), m.SerializeAsString());
+  std::string messages[2];
+  int fetched = 0;
+  for (const bool release : {false, true}) {
+    const auto file = OnnxFile::open(folder.path("m.onnx"), table);
+    TrainOptions options = options_for(*file, release);
+    if (release)
+      options.source_contents = [&, inner = options.source_contents](bool needed) {
+        fetched += needed;
+        inner(needed);
+      };
+    HostTensor x(DType::kF32, {8, 160});
+    x.set_double(3, std::numeric_limits<double>::quiet_NaN());
+    std::vector<std::pair<std::string, HostTensor>> arrays;
+    arrays.emplace_back("x", std::move(x));
+    arrays.emplace_back("labels", HostTensor(DType::kI64, {8}));
+    const data::Dataset train = data::Dataset::from_arrays(std::move(arrays));
+    Trainer trainer(file->graph(), train, nullptr, adamw(), options);
+    Recorder recorder;
+    try {
+      trainer.run(recorder);
+      ADD_FAILURE() << "trained on NaN";
+    } catch (const Error& e) {
+      messages[release] = e.what();
+    }
+  }
+  EXPECT_EQ(messages[0], messages[1]);
+  EXPECT_EQ(fetched, 1);
 }
 
 TEST(SourceMemory, WeightsAreHeldOnce) {
