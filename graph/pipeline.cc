@@ -19,10 +19,6 @@ bool with_dropout(const StepSpec& s) { return s.dropout >= 0 && with_gradients(s
 bool with_lora(const StepSpec& s) { return s.lora.rank > 0 && s.mode != Mode::kPredict; }
 bool with_recompute(const StepSpec& s) { return with_gradients(s) && s.recompute.mode != "off"; }
 bool with_pads(const StepSpec& s) { return with_gradients(s) && s.pad_multiple > 1; }
-// Products of 16-bit floats have kernels for all rows only.
-bool with_sparse_head(const StepSpec& s) {
-  return with_gradients(s) && s.narrow == DType::kUndefined;
-}
 bool with_narrow(const StepSpec& s) { return s.narrow != DType::kUndefined; }
 bool with_tf32(const StepSpec& s) { return s.tf32; }
 bool with_updates(const StepSpec& s) { return s.mode == Mode::kTrain; }
@@ -50,7 +46,7 @@ const std::vector<Pass>& passes() {
       {"pad_dims", "before autodiff: gradients of Pad and Slice come by rule", pass_pad_dims,
        with_pads, Switch::kMayBeOff},
       {"sparse_head", "behind fuse_forward, which makes Linear; before autodiff: its own gradients",
-       pass_sparse_head, with_sparse_head, Switch::kMayBeOff},
+       pass_sparse_head, with_gradients, Switch::kMayBeOff},
       {"layout", "channels-last where conv-like ops want it; transposes pushed to the borders",
        pass_layout, with_f32, Switch::kMayBeOff},
       {"cast_precision", "before autodiff: Cast's own gradient yields f32 master gradients",

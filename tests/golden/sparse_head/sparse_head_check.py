@@ -4,15 +4,16 @@
 """sparse_head changes no number: the head's products for the positions that count alone = those of all positions.
 
 1. A net of its own (Gather, MatMul + bias, Tanh, head) with labels of which most are ignored: loss and gradients
-   against numpy in float64, by 1e-12 (fp64) and 1e-6 (fp32) of a tensor's largest.
+   against numpy in float64, by 1e-12 (fp64) and 1e-6 (fp32) of a tensor's largest; bf16 and fp16 by four roundings.
 2. gpt_tiny (head tied to the embedding), its labels ignored by parts: with the pass and without it (--disable-pass):
-   to the bit with --kernels ref (3 steps: parameters, moments, losses, norms), gradients by 1e-12 (fp64) and 1e-6
-   (fp32) of the model's largest with the library's kernels, whose sums have another order. Also with flags that
-   change the graph. The dump must show that the pass was at work, else the comparison could not fail.
+   to the bit with --kernels ref (3 steps: parameters, moments, losses, norms), gradients by 1e-12 (fp64), 1e-6
+   (fp32) or one rounding (bf16, fp16) of the model's largest with the library's kernels, whose sums have another
+   order. Also with flags that change the graph. The dump must show that the pass was at work, else the comparison could not fail.
 The program is $ORTRAIN_BIN.
 """
 import json
 import os
+import re
 import sys
 import tempfile
 
@@ -25,7 +26,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from program import ortrain
 
 GPT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpt_tiny")
-LIMIT = {"fp64": 1e-12, "fp32": 1e-6}
+ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+LIMIT = {"fp64": 1e-12, "fp32": 1e-6, **ROUNDING}
 rng = np.random.default_rng(5)
 problems = []
 
@@ -105,9 +107,11 @@ def against_numpy(tmp):
                                   ",".join(map(str, weights)), "--precision", precision, "--dump-after", "sparse_head")
             if "LinearRows" not in text:
                 problems.append(f"{name}: the pass did nothing")
-            got.setdefault("loss", np.array(float(text.split("loss ")[-1].split(",")[0])))
+            got.setdefault("loss", np.array(float(re.search(r"\bloss ([-+.\de]+),", text)[1])))
             loss = abs(got.pop("loss") - want["loss"]) / max(1.0, want["loss"])
-            say(f"numpy, {name}, {precision}: loss", float(loss), 1e-6)  # as printed
+            if precision in ROUNDING:
+                limit *= 4  # inputs, h, logits and their gradient are rounded
+            say(f"numpy, {name}, {precision}: loss", float(loss), max(limit, 1e-6))  # as printed
             say(f"numpy, {name}, {precision}: gradients", far(got, {k: v for k, v in want.items() if k != "loss"}), limit)
 
 
@@ -150,6 +154,7 @@ def on_and_off(tmp):
         if mask is uneven:
             more += [["--accumulate", 2], ["--recompute", "sqrt"], ["--pad-dims", 16], ["--lora", "r=2,alpha=4"],
                      ["--label-smoothing", 0.1], ["--precision", "tf32"]]
+        more += [["--precision", p] for p in ROUNDING]
         for i, extra in enumerate(more):
             run = lambda which, *f: trained(os.path.join(tmp, f"{name}-{i}-{which}"), *flags, "--kernels", "ref", *extra, *f)[0]
             a, b = run("on"), run("off", *none)
