@@ -1,4 +1,6 @@
 // Convolution on oneDNN: see conv_kernels.h.
+#include <algorithm>
+
 #include "graph/half.h"
 #include "ops/common/conv_kernels.h"
 #include "ops/common/half_product.h"
@@ -30,10 +32,28 @@ Md data(Dims dims, bool nhwc, DType dtype) {
   return onednn::channels_last(dims, dtype);
 }
 
+// While the last spatial axis is of extent 1 on both sides (an exporter's [N,C,L,1] for a
+// sequence), it becomes the first: the same memory, and the library's tiles run along the last
+// axis.
+void rotate_empty_axes(Window& w, Dims& x, Dims& weight, Dims& y) {
+  const auto first = static_cast<std::ptrdiff_t>(3 - w.nd);
+  const auto rotate = [&](auto begin, auto end) { std::rotate(begin, end - 1, end); };
+  for (int i = 1; i < w.nd && w.in[2] == 1 && w.out[2] == 1 && w.kernel[2] == 1; ++i) {
+    for (auto* a : {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.begin, &w.end})
+      rotate(a->begin() + first, a->end());
+    for (Dims* d : {&x, &y}) {
+      const auto at = d->begin() + (w.channels_last ? 1 : 2);
+      rotate(at, at + w.nd);
+    }
+    rotate(weight.begin() + 2, weight.end());
+  }
+}
+
 // One spatial axis becomes two: the library's depthwise kernels know images only.
 Layouts layouts(const KernelQuery& q, Dims x, Dims weight, Dims y, bool bias) {
   Layouts l;
-  const Window w = window_of(q.attrs, x, y, Dims(weight.begin() + 2, weight.end()));
+  Window w = window_of(q.attrs, x, y, Dims(weight.begin() + 2, weight.end()));
+  rotate_empty_axes(w, x, weight, y);
   const bool lift = w.nd == 1 && q.attrs.i("group", 1) > 1;
   const int nd = w.nd + lift;
   if (lift) {
