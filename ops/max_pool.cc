@@ -145,29 +145,32 @@ std::string reject_nhwc(const KernelQuery& q) {
   if (q.in[0].dtype != DType::kF32) return "takes f32";
   if (!channels_last(q.attrs)) return "takes channels-last data";
   if (q.op == "MaxPool" && q.has_out(1)) return "the file's Indices are wanted";
-  if (element_count(q.attrs.ints("kernel_shape")) > 255) return "more than 255 taps";
   return {};
 }
 int64_t row_grain(int64_t row_elements) { return 1 + 8192 / std::max<int64_t>(1, row_elements); }
 
 Kernel prepare_nhwc(const KernelQuery& q) {
   const Window w = window(q);
-  return {0,
-          [w, t = MaxPoolTables(w), threads = q.threads, arg = q.has_out(2)](const KernelArgs& a) {
+  return {0, [w, t = MaxPoolTables(w), threads = q.threads,
+              arg8 = q.has_out(2) && q.out[2].dtype == DType::kU8,
+              arg32 = q.has_out(2) && q.out[2].dtype == DType::kI32](const KernelArgs& a) {
             parallel_for(threads, w.n * w.out[0] * w.out[1], row_grain(w.out[2] * w.cx * w.taps()),
                          [&](int64_t begin, int64_t end) {
                            max_pool_rows(w, t, a.x<float>(0), a.y<float>(0),
-                                         arg ? a.y<uint8_t>(2) : nullptr, begin, end);
+                                         arg8 ? a.y<uint8_t>(2) : nullptr,
+                                         arg32 ? a.y<int32_t>(2) : nullptr, begin, end);
                          });
           }};
 }
 Kernel prepare_grad_nhwc(const KernelQuery& q) {
   const Window w = grad_window(q);
-  return {0, [w, t = MaxPoolTables(w), threads = q.threads](const KernelArgs& a) {
+  return {0, [w, t = MaxPoolTables(w), threads = q.threads,
+              bytes = q.in[1].dtype == DType::kU8](const KernelArgs& a) {
             parallel_for(threads, w.n * w.in[0] * w.in[1], row_grain(w.in[2] * w.cx),
                          [&](int64_t begin, int64_t end) {
-                           max_pool_grad_rows(w, t, a.x<float>(0), a.x<uint8_t>(1), a.y<float>(0),
-                                              begin, end);
+                           max_pool_grad_rows(
+                               w, t, a.x<float>(0), bytes ? a.x<uint8_t>(1) : nullptr,
+                               bytes ? nullptr : a.x<int32_t>(1), a.y<float>(0), begin, end);
                          });
           }};
 }
@@ -194,9 +197,16 @@ Kernel prepare_grad_planes(const KernelQuery& q) {
                             bytes ? nullptr : a.x<int32_t>(1), a.y<float>(0));
           }};
 }
+std::string reject_i64(const KernelQuery& q) {
+  return q.in[1].dtype != DType::kU8 && q.in[1].dtype != DType::kI32 ? "argmax is i64" : "";
+}
+std::string reject_grad_nhwc(const KernelQuery& q) {
+  const std::string why = reject_i64(q);
+  return why.empty() ? reject_nhwc(q) : why;
+}
 std::string reject_grad_planes(const KernelQuery& q) {
-  if (q.in[1].dtype != DType::kU8 && q.in[1].dtype != DType::kI32) return "argmax is i64";
-  return reject_planes(q);
+  const std::string why = reject_i64(q);
+  return why.empty() ? reject_planes(q) : why;
 }
 
 // --- records ------------------------------------------------------------------------------------
@@ -265,6 +275,8 @@ OpDef max_pool_op() {
               {.in = {f({2, 3, 9})}, .attrs = {{"kernel_shape", L{3}}, {"strides", L{5}}}},
               {.in = {f({1, 2, 4, 5, 6})}, .attrs = {{"kernel_shape", L{2, 2, 2}}}, .outputs = 2},
               {.in = {f({1, 1, 17, 17}, -900, 900)}, .attrs = {{"kernel_shape", L{16, 16}}}},
+              {.in = {f({2, 301, 21}, -9000, 9000)},
+               .attrs = {{"kernel_shape", L{300}}, {"channels_last", int64_t{1}}}},
               {.in = {f({1, 2, 300}, -900, 900)},
                .attrs = {{"kernel_shape", L{3}}, {"strides", L{2}}, {"pads", L{1, 0}}},
                .outputs = 3},
@@ -279,12 +291,7 @@ OpDef max_pool_grad_op() {
       .inputs = {"dy", "argmax"},
       .outputs = {"dx"},
       .infer = infer_grad,
-      .kernels = {{"cpu", "nhwc",
-                   [](const KernelQuery& q) {
-                     if (q.in[1].dtype != DType::kU8) return std::string("argmax is not u8");
-                     return reject_nhwc(q);
-                   },
-                   prepare_grad_nhwc},
+      .kernels = {{"cpu", "nhwc", reject_grad_nhwc, prepare_grad_nhwc},
                   {"cpu", "planes", reject_grad_planes, prepare_grad_planes},
                   {"cpu", "ref", nullptr, prepare_grad_ref}},
       .examples = {{.in = {f({2, 3, 3, 4}), ints({2, 3, 3, 4}, 0, 9)},

@@ -16,13 +16,15 @@ namespace ortrain::ops::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using DI = hn::RebindToSigned<D>;
-using DB = hn::Rebind<uint8_t, D>;
 using Span = MaxPoolTables::Span;
 using Cover = MaxPoolTables::Cover;
 
-void rows(const Window& w, const MaxPoolTables& t, const float* x0, float* y0, uint8_t* arg0,
-          int64_t begin, int64_t end) {
+// Arg: the type of tap numbers.
+template <class Arg>
+void rows_of(const Window& w, const MaxPoolTables& t, const float* x0, float* y0, Arg* arg0,
+             int64_t begin, int64_t end) {
   const D d;
+  const hn::Rebind<Arg, D> da;
   const DI di;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const float* x_end = x0 + w.n * w.x.n;
@@ -34,7 +36,7 @@ void rows(const Window& w, const MaxPoolTables& t, const float* x0, float* y0, u
     const Span s1 = t.spans[1][static_cast<size_t>(r % w.out[1])];
     const float* x = x0 + r / rows * w.x.n + s0.start * w.x.s[0] + s1.start * w.x.s[1];
     float* y = y0 + r * row;
-    uint8_t* arg = arg0 ? arg0 + r * row : nullptr;
+    Arg* arg = arg0 ? arg0 + r * row : nullptr;
     for (int64_t o = 0; o < w.out[2]; ++o, y += w.cx, arg += arg ? w.cx : 0) {
       const Span s = t.spans[2][static_cast<size_t>(o)];
       const float* base = x + s.start * w.x.s[2];
@@ -58,7 +60,12 @@ void rows(const Window& w, const MaxPoolTables& t, const float* x0, float* y0, u
                                      hn::Set(di, static_cast<int32_t>(tap)), which);
             }
         hn::StoreU(best, d, y + c);
-        if (arg) hn::StoreU(hn::DemoteTo(DB(), which), DB(), arg + c);
+        if (arg) {
+          if constexpr (sizeof(Arg) == 1)
+            hn::StoreU(hn::DemoteTo(da, which), da, arg + c);
+          else
+            hn::StoreU(which, da, arg + c);
+        }
       }
       for (; c < w.cx; ++c) {
         float best = -std::numeric_limits<float>::infinity();
@@ -72,15 +79,17 @@ void rows(const Window& w, const MaxPoolTables& t, const float* x0, float* y0, u
               which = (t0 * w.kernel[1] + t1) * w.kernel[2] + t2;
             }
         y[c] = best;
-        if (arg) arg[c] = static_cast<uint8_t>(which);
+        if (arg) arg[c] = static_cast<Arg>(which);
       }
     }
   }
 }
 
-void grad_rows(const Window& w, const MaxPoolTables& t, const float* dy0, const uint8_t* arg0,
-               float* dx0, int64_t begin, int64_t end) {
+template <class Arg>
+void grad_rows_of(const Window& w, const MaxPoolTables& t, const float* dy0, const Arg* arg0,
+                  float* dx0, int64_t begin, int64_t end) {
   const D d;
+  const hn::Rebind<Arg, D> da;
   const DI di;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t rows = w.in[0] * w.in[1], row = w.in[2] * w.cx, dy_count = w.n * w.y.n;
@@ -88,6 +97,12 @@ void grad_rows(const Window& w, const MaxPoolTables& t, const float* dy0, const 
     const auto& at = t.cover_begin[axis];
     const Cover* c = t.covers[axis].data();
     return std::pair(c + at[static_cast<size_t>(i)], c + at[static_cast<size_t>(i) + 1]);
+  };
+  const auto taps = [&](int64_t at) {
+    if constexpr (sizeof(Arg) == 1)
+      return hn::PromoteTo(di, hn::LoadU(da, arg0 + at));
+    else
+      return hn::LoadU(da, arg0 + at);
   };
   for (int64_t r = begin; r < end; ++r) {
     const auto [a0, b0] = list(0, r % rows / w.in[1]);
@@ -109,8 +124,7 @@ void grad_rows(const Window& w, const MaxPoolTables& t, const float* dy0, const 
               const int64_t at =
                   sample + p->window * w.y.s[0] + q->window * w.y.s[1] + s->window * w.y.s[2] + c;
               const int64_t tap = (p->tap * w.kernel[1] + q->tap) * w.kernel[2] + s->tap;
-              const auto which = hn::PromoteTo(di, hn::LoadU(DB(), arg0 + at));
-              const auto mine = hn::Eq(which, hn::Set(di, static_cast<int32_t>(tap)));
+              const auto mine = hn::Eq(taps(at), hn::Set(di, static_cast<int32_t>(tap)));
               sum =
                   hn::Add(sum, hn::IfThenElseZero(hn::RebindMask(d, mine), hn::LoadU(d, dy0 + at)));
             }
@@ -130,6 +144,16 @@ void grad_rows(const Window& w, const MaxPoolTables& t, const float* dy0, const 
       }
     }
   }
+}
+
+void rows(const Window& w, const MaxPoolTables& t, const float* x, float* y, uint8_t* arg8,
+          int32_t* arg32, int64_t begin, int64_t end) {
+  arg32 ? rows_of(w, t, x, y, arg32, begin, end) : rows_of(w, t, x, y, arg8, begin, end);
+}
+void grad_rows(const Window& w, const MaxPoolTables& t, const float* dy, const uint8_t* arg8,
+               const int32_t* arg32, float* dx, int64_t begin, int64_t end) {
+  arg32 ? grad_rows_of(w, t, dy, arg32, dx, begin, end)
+        : grad_rows_of(w, t, dy, arg8, dx, begin, end);
 }
 
 }  // namespace ortrain::ops::HWY_NAMESPACE
@@ -157,13 +181,14 @@ MaxPoolTables::MaxPoolTables(const Window& w) {
   }
 }
 
-void max_pool_rows(const Window& w, const MaxPoolTables& t, const float* x, float* y, uint8_t* arg,
-                   int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(rows)(w, t, x, y, arg, begin, end);
+void max_pool_rows(const Window& w, const MaxPoolTables& t, const float* x, float* y, uint8_t* arg8,
+                   int32_t* arg32, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(rows)(w, t, x, y, arg8, arg32, begin, end);
 }
 void max_pool_grad_rows(const Window& w, const MaxPoolTables& t, const float* dy,
-                        const uint8_t* arg, float* dx, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(grad_rows)(w, t, dy, arg, dx, begin, end);
+                        const uint8_t* arg8, const int32_t* arg32, float* dx, int64_t begin,
+                        int64_t end) {
+  HWY_DYNAMIC_DISPATCH(grad_rows)(w, t, dy, arg8, arg32, dx, begin, end);
 }
 
 }  // namespace ortrain::ops

@@ -25,11 +25,13 @@ struct MaxPoolTables {
   explicit MaxPoolTables(const Window& w);
 };
 
-// Rows [begin, end) of n * out[0] * out[1]; arg (may be null) gets the tap of the maximum.
-void max_pool_rows(const Window& w, const MaxPoolTables& t, const float* x, float* y, uint8_t* arg,
-                   int64_t begin, int64_t end);
-// Rows [begin, end) of n * in[0] * in[1].
+// Rows [begin, end) of n * out[0] * out[1]. The tap of the maximum goes to arg8 (windows of at most
+// 255 taps) or arg32; both are null where nobody wants it.
+void max_pool_rows(const Window& w, const MaxPoolTables& t, const float* x, float* y, uint8_t* arg8,
+                   int32_t* arg32, int64_t begin, int64_t end);
+// Rows [begin, end) of n * in[0] * in[1]; one of arg8 and arg32.
 void max_pool_grad_rows(const Window& w, const MaxPoolTables& t, const float* dy,
-                        const uint8_t* arg, float* dx, int64_t begin, int64_t end);
+                        const uint8_t* arg8, const int32_t* arg32, float* dx, int64_t begin,
+                        int64_t end);
 
 }  // namespace ortrain::ops
