@@ -7,6 +7,7 @@
 // spelled out in eleven fused instructions 1.4; out of cache it runs at the speed of a scaling
 // loop.
 #include "graph/error.h"
+#include "ops/common/checks.h"
 #include "ops/common/elementwise.h"
 
 namespace ortrain::ops {
@@ -76,11 +77,17 @@ OpDef gelu_op() {
           .examples = examples};
 }
 
+// x and bias of one type: cast_precision asks whether a 16-bit x may meet an f32 bias.
+void infer_biased(InferCtx& c) {
+  same_floats(c, {0, 1});
+  infer_same_as_first(c);
+}
+
 OpDef microsoft(const char* name, DecomposeFn parts) {
   return {.name = name,
           .inputs = {"x", "bias?"},
           .outputs = {"y"},
-          .infer = infer_same_as_first,
+          .infer = infer_biased,
           .decompose = parts,
           .channels_last = ew_channels_last,
           .inplace = {{0, 0}},
