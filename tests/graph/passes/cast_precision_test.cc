@@ -129,6 +129,16 @@ TEST(CastPrecision, StatisticsMasksAndIntegersStay) {
   EXPECT_THAT(a.did, HasSubstr("4 casts"));         // q, k, v, and the result back
 }
 
+// Its inference looks at x alone, but it becomes an Add, which takes one type.
+TEST(CastPrecision, ACompositeMeetsAnF32BiasInF32) {
+  const Done d = cast(
+      "graph \"g\" inferred\n"
+      "input %0:f32[2,3] \"x\"\nparam %1:f32[3,4] \"w\"\nparam %2:f32[4] \"b\"\n"
+      "%3:f32[2,4] = MatMul(%0, %1) #a\n"
+      "%4:f32[2,4] = com.microsoft.BiasGelu(%3, %2) #gelu\noutput %4 \"y\"\n");
+  EXPECT_THAT(d.text, HasSubstr(":f32[2,4] = com.microsoft.BiasGelu("));
+}
+
 TEST(CastPrecision, OuterProductsStayF32) {
   const Done d = cast(
       "graph \"g\" inferred\n"
