@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "graph/half.h"
+
 namespace ortrain::ops {
 namespace {
 
@@ -27,8 +29,9 @@ std::vector<float> random(size_t count, unsigned seed) {
   return out;
 }
 
-std::vector<float> multiply(const PackedSizes& s, int64_t m, const std::vector<float>& a,
-                            const std::vector<float>& b, int64_t rows_at_once) {
+template <class T>
+std::vector<float> multiply(const PackedSizes& s, int64_t m, const std::vector<T>& a,
+                            const std::vector<T>& b, int64_t rows_at_once) {
   Buffer right(packed_right_bytes(s)), work(packed_workspace(s, rows_at_once));
   const int64_t panels = packed_panels(s), half = panels / 2;
   pack_right(s, b.data(), half, panels, right.p);
@@ -63,6 +66,39 @@ TEST(PackedProduct, MatchesSumsInDouble) {
             }
           EXPECT_LE(worst, 4e-7 * static_cast<double>(k) + 1e-7);
           EXPECT_EQ(c, multiply(s, m, a, b, 2)) << "rows depend on how they are shared out";
+        }
+}
+
+// Products of bf16 numbers are exact in f32: the sums alone may differ.
+TEST(PackedProduct, Bf16MatchesSumsInDouble) {
+  if (!packed_product_available(true)) GTEST_SKIP() << "needs AVX-512 BF16";
+  const auto rounded = [](std::vector<float>& x) {
+    std::vector<uint16_t> half(x.size());
+    const auto n = static_cast<int64_t>(x.size());
+    float_to_half(DType::kBF16, x.data(), half.data(), n);
+    half_to_float(DType::kBF16, half.data(), x.data(), n);
+    return half;
+  };
+  for (const int64_t m : {1, 3, 4, 14, 15, 29})
+    for (const int64_t n : {1, 16, 17, 32, 70})
+      for (const int64_t k : {1, 2, 3, 5, 10, 64, 255, 1201, 1202})
+        for (const bool trans : {false, true}) {
+          SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << " trans " << trans);
+          const PackedSizes s{n, k, trans, true};
+          auto a = random(static_cast<size_t>(m * k), 1), b = random(static_cast<size_t>(k * n), 2);
+          const auto half_a = rounded(a), half_b = rounded(b);
+          const auto c = multiply(s, m, half_a, half_b, m);
+          double worst = 0;
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = 0;
+              for (int64_t l = 0; l < k; ++l)
+                sum += double{a[static_cast<size_t>(i * k + l)]} *
+                       double{b[static_cast<size_t>(trans ? j * k + l : l * n + j)]};
+              worst = std::max(worst, std::abs(sum - c[static_cast<size_t>(i * n + j)]));
+            }
+          EXPECT_LE(worst, 4e-7 * static_cast<double>(k) + 1e-7);
+          EXPECT_EQ(c, multiply(s, m, half_a, half_b, 2)) << "rows depend on how they are shared";
         }
 }
 
