@@ -6,8 +6,8 @@
 // The input projection of all steps is one product. Saved for the gradient, as an extra output:
 // GRU [z, r, n, last], last = hn + Rbn or, with linear_before_reset 0, r h; RNN h. Steps beyond a
 // sequence's length pass h on and give Y = 0. Other activations and clip take a plain row; what is
-// saved of z, r, n and h are then their activations' inputs. "onednn" runs the products in the math
-// library, "ref" in plain loops.
+// saved of z, r, n and h are then their activations' inputs. "half" and "onednn" run the products
+// in the math library, of 16-bit floats or f32, "ref" in plain loops.
 #include "graph/error.h"
 #include "ops/common/gru_rows.h"
 #include "runtime/kernel.h"
@@ -97,6 +97,7 @@ struct Forward : Layer {
   int64_t zeros() const { return std::max<int64_t>(s.batch, 2 * gates) * s.hidden; }
   struct Work {
     T *gx, *saved, *gh, *gn, *rh, *h, *zero;
+    void *left, *left_n;  // h and r h as the step's products take them
     std::byte *packed, *packed_n, *scratch;
   };
   Work work(Cut& cut) const {
@@ -109,6 +110,8 @@ struct Forward : Layer {
     w.rh = cut.take<T>(before ? plane : 0);
     w.h = cut.take<T>(plane);
     w.zero = cut.take<T>(zeros());
+    w.left = half() ? cut.take<std::byte>(plane * item) : static_cast<void*>(w.h);
+    w.left_n = half() && before ? cut.take<std::byte>(plane * item) : static_cast<void*>(w.rh);
     w.packed = cut.take<std::byte>(recur.bytes);
     w.packed_n = cut.take<std::byte>(recur_n.bytes);
     w.scratch = cut.take<std::byte>(static_cast<int64_t>(
@@ -133,12 +136,13 @@ struct Forward : Layer {
     std::fill_n(w.zero, zeros(), T(0));
     for (int64_t d = 0; d < s.directions; ++d) {
       const T* bias = a.in[3] ? a.x<T>(3) + d * 2 * width : w.zero;
-      const T* r = a.x<T>(2) + d * width * n;
+      const void* r = at(a.in[2], d * width * n);
       const int64_t wide = before ? 2 * n : width;  // of gh
       std::copy_n(a.in[5] ? a.x<T>(5) + d * plane() : w.zero, plane(), w.h);
-      project(a.x<T>(0), a.x<T>(1) + d * width * s.input, w.gx, a, w.scratch);
+      settle(w.h, w.left, 0, plane());
+      project(a.in[0], at(a.in[1], d * width * s.input), w.gx, a, w.scratch);
       recur.prepare(r, w.packed, a, w.scratch);
-      if (before) recur_n.prepare(r + 2 * n * n, w.packed_n, a, w.scratch);
+      if (before) recur_n.prepare(at(r, 2 * n * n), w.packed_n, a, w.scratch);
       for (int64_t k = 0; k < s.steps; ++k) {
         const int64_t t = time(d, k);
         const T* gx = w.gx + t * s.batch * width;
@@ -152,9 +156,10 @@ struct Forward : Layer {
             return;
           }
           row(d, second, gx + b * width, gh, bias, h, save + b * kept);
+          settle(h, w.left, b * n, n);
           if (y) std::copy_n(h, n, y);
         };
-        recur(w.h, w.packed, w.gh, a, w.scratch);
+        recur(w.left, w.packed, w.gh, a, w.scratch);
         if (!before) {
           samples([&](int64_t b) { finish(b, false, w.gh + b * wide); });
           continue;
@@ -162,8 +167,9 @@ struct Forward : Layer {
         samples([&](int64_t b) {
           row(d, false, gx + b * width, w.gh + b * wide, bias, w.h + b * n, save + b * kept);
           std::copy_n(save + b * kept + 3 * n, n, w.rh + b * n);
+          settle(w.rh + b * n, w.left_n, b * n, n);
         });
-        recur_n(w.rh, w.packed_n, w.gn, a, w.scratch);
+        recur_n(w.left_n, w.packed_n, w.gn, a, w.scratch);
         samples([&](int64_t b) { finish(b, true, w.gn + b * n); });
       }
       if (a.out[1]) std::copy_n(w.h, plane(), a.y<T>(1) + d * plane());
@@ -177,21 +183,30 @@ struct Backward : Layer {
   Gemm to_x, to_w, to_r, to_r_n;  // to_r_n: with `before`, the n part of dR
 
   struct Work {
-    T *dgx, *dgh, *dn, *step_n, *h_prev, *rh, *dh, *flow, *dx, *zero;
+    void *dgx, *dgh, *dn, *h_prev, *rh;            // operands of products
+    T *row_x, *row_h, *row_n, *row_prev, *row_rh;  // of a sample's step, before rounding
+    T *dh, *flow, *dx, *zero;
     std::byte *packed, *packed_n, *scratch;
+  };
+  struct Rows {  // of one sample's step
+    T *dgx, *dgh, *dn, *h_prev, *rh;
   };
   int64_t hidden_gates() const { return before ? 2 : gates; }  // of dgh
   Work work(Cut& cut) const {
     const int64_t plane = s.batch * s.hidden, all = s.rows() * s.hidden;
     Work w{};
-    w.dgx = cut.take<T>(all * gates);
-    w.dgh = cut.take<T>(all * hidden_gates());
-    w.dn = cut.take<T>(before ? all : 0);
-    w.h_prev = cut.take<T>(all);
-    w.rh = cut.take<T>(before ? all : 0);
+    const auto take = [&](void*& operand, T*& row, int64_t width) {
+      operand = cut.take<std::byte>(all * width * item);
+      row = cut.take<T>(half() ? plane * width : 0);
+    };
+    take(w.dgx, w.row_x, gates);
+    take(w.dgh, w.row_h, hidden_gates());
+    take(w.dn, w.row_n, before ? 1 : 0);
+    take(w.h_prev, w.row_prev, 1);
+    take(w.rh, w.row_rh, before ? 1 : 0);
     w.dh = cut.take<T>(plane);
     w.flow = cut.take<T>(plane);
-    w.dx = cut.take<T>(s.directions > 1 ? s.rows() * s.input : 0);
+    w.dx = cut.take<T>(input_gradient_room());
     w.zero = cut.take<T>(plane);
     w.packed = cut.take<std::byte>(to_h.bytes);
     w.packed_n = cut.take<std::byte>(to_rh.bytes);
@@ -225,41 +240,57 @@ struct Backward : Layer {
   void steps_back(const KernelArgs& a, const Work& w, int64_t d) const {
     const int64_t n = s.hidden, width = gates * n, kept = saved * n;
     const int64_t wide = hidden_gates() * n;
-    const T* r = a.x<T>(2) + d * width * n;
+    const void* r = at(a.in[2], d * width * n);
     const T* first_h = a.in[5] ? a.x<T>(5) + d * plane() : w.zero;
     std::copy_n(a.in[9] ? a.x<T>(9) + d * plane() : w.zero, plane(), w.dh);
     to_h.prepare(r, w.packed, a, w.scratch);
-    if (before) to_rh.prepare(r + 2 * n * n, w.packed_n, a, w.scratch);
+    if (before) to_rh.prepare(at(r, 2 * n * n), w.packed_n, a, w.scratch);
     for (int64_t k = s.steps - 1; k >= 0; --k) {
-      const int64_t t = time(d, k), at = t * s.batch;
-      const T* save = a.x<T>(7) + (d * s.steps * s.batch + at) * kept;
+      const int64_t t = time(d, k), first = t * s.batch;
+      const T* save = a.x<T>(7) + (d * s.steps * s.batch + first) * kept;
+      const auto rows_of = [&](int64_t b) {
+        const int64_t i = first + b;
+        return Rows{stage(w.dgx, i * width, w.row_x + b * width),
+                    stage(w.dgh, i * wide, w.row_h + b * wide), stage(w.dn, i * n, w.row_n + b * n),
+                    stage(w.h_prev, i * n, w.row_prev + b * n),
+                    stage(w.rh, i * n, w.row_rh + b * n)};
+      };
+      const auto settle_gates = [&](const Rows& o, int64_t b) {
+        settle(o.dgx, w.dgx, (first + b) * width, width);
+        settle(o.dgh, w.dgh, (first + b) * wide, wide);
+      };
       samples([&](int64_t b) {
-        T *dgx = w.dgx + (at + b) * width, *dgh = w.dgh + (at + b) * wide;
-        T *h_prev = w.h_prev + (at + b) * n, *dh = w.dh + b * n;
-        if (!enter(a, a.x<T>(6), a.x<T>(8), first_h, d, k, b, h_prev, dh)) {
-          std::fill_n(dgx, width, T(0));
-          std::fill_n(dgh, wide, T(0));
-          if (before) std::fill_n(w.dn + (at + b) * n, n, T(0));
-          if (before) std::fill_n(w.rh + (at + b) * n, n, T(0));
-          return;
+        const Rows o = rows_of(b);
+        T* dh = w.dh + b * n;
+        const bool in = enter(a, a.x<T>(6), a.x<T>(8), first_h, d, k, b, o.h_prev, dh);
+        if (in) {
+          row(d, false, save + b * kept, o.h_prev, nullptr, dh, o.dgx, o.dgh);
+        } else {
+          std::fill_n(o.dgx, width, T(0));
+          std::fill_n(o.dgh, wide, T(0));
         }
-        row(d, false, save + b * kept, h_prev, nullptr, dh, dgx, dgh);
-        if (before) {
-          std::copy_n(dgx + 2 * n, n, w.dn + (at + b) * n);
-          std::copy_n(save + b * kept + 3 * n, n, w.rh + (at + b) * n);
-        }
+        settle(o.h_prev, w.h_prev, (first + b) * n, n);
+        if (!in || !before) settle_gates(o, b);
+        if (!before) return;
+        std::copy_n(o.dgx + 2 * n, n, o.dn);
+        if (in)
+          std::copy_n(save + b * kept + 3 * n, n, o.rh);
+        else
+          std::fill_n(o.rh, n, T(0));
+        settle(o.dn, w.dn, (first + b) * n, n);
+        settle(o.rh, w.rh, (first + b) * n, n);
       });
       if (before) {
-        to_rh(w.dn + at * n, w.packed_n, w.flow, a, w.scratch);
+        to_rh(at(w.dn, first * n), w.packed_n, w.flow, a, w.scratch);
         samples([&](int64_t b) {
           if (!valid(a, t, b)) return;
-          T* dgx = w.dgx + (at + b) * width;
-          row(d, true, save + b * kept, w.h_prev + (at + b) * n, w.flow + b * n, w.dh + b * n, dgx,
-              nullptr);
-          std::copy_n(dgx, 2 * n, w.dgh + (at + b) * wide);
+          const Rows o = rows_of(b);
+          row(d, true, save + b * kept, o.h_prev, w.flow + b * n, w.dh + b * n, o.dgx, nullptr);
+          std::copy_n(o.dgx, 2 * n, o.dgh);
+          settle_gates(o, b);
         });
       }
-      to_h(w.dgh + at * wide, w.packed, w.flow, a, w.scratch);
+      to_h(at(w.dgh, first * wide), w.packed, w.flow, a, w.scratch);
       samples([&](int64_t b) {
         if (!valid(a, t, b)) return;
         for (int64_t j = 0; j < n; ++j) w.dh[b * n + j] += w.flow[b * n + j];
@@ -270,12 +301,12 @@ struct Backward : Layer {
   void results(const KernelArgs& a, const Work& w, int64_t d) const {
     const int64_t n = s.hidden, width = gates * n, wide = hidden_gates() * n;
     if (a.out[4]) std::copy_n(w.dh, plane(), a.y<T>(4) + d * plane());
-    input_gradient(a, to_x, w.dgx, a.x<T>(1) + d * width * s.input, d, w.dx, w.scratch);
-    if (a.out[1]) to_w(w.dgx, a.x<T>(0), a.y<T>(1) + d * width * s.input, a, w.scratch);
+    input_gradient(a, to_x, w.dgx, at(a.in[1], d * width * s.input), d, w.dx, w.scratch);
+    if (a.out[1]) to_w(w.dgx, a.in[0], at(a.out[1], d * width * s.input), a, w.scratch);
     if (a.out[2]) {
-      T* dr = a.y<T>(2) + d * width * n;
+      void* dr = at(a.out[2], d * width * n);
       to_r(w.dgh, w.h_prev, dr, a, w.scratch);
-      if (before) to_r_n(w.dn, w.rh, dr + 2 * n * n, a, w.scratch);
+      if (before) to_r_n(w.dn, w.rh, at(dr, 2 * n * n), a, w.scratch);
     }
     if (!a.out[3]) return;
     T *wb = a.y<T>(3) + d * 2 * width, *rb = wb + width;
@@ -290,9 +321,11 @@ Kernel forward(const KernelQuery& q) {
   Forward<T> f{layer_of(q)};
   const Sizes& s = f.s;
   const int64_t n = s.hidden;
-  f.project = make_gemm<T>(q, kLibrary, {s.rows(), f.gates * n, s.input, false, true});
-  f.recur = make_packed<T>(q, kLibrary, {s.batch, f.before ? 2 * n : f.gates * n, n, false, true});
-  if (f.before) f.recur_n = make_packed<T>(q, kLibrary, {s.batch, n, n, false, true});
+  const DType type = f.operands;
+  f.project = make_gemm<T>(q, kLibrary, {s.rows(), f.gates * n, s.input, false, true, type, true});
+  f.recur =
+      make_packed<T>(q, kLibrary, {s.batch, f.before ? 2 * n : f.gates * n, n, false, true, type});
+  if (f.before) f.recur_n = make_packed<T>(q, kLibrary, {s.batch, n, n, false, true, type});
   f.keep = q.has_out(2);
   Cut cut;
   f.work(cut);
@@ -304,12 +337,13 @@ Kernel backward(const KernelQuery& q) {
   Backward<T> f{layer_of(q)};
   const Sizes& s = f.s;
   const int64_t n = s.hidden, width = f.gates * n, wide = f.hidden_gates() * n;
-  f.to_h = make_packed<T>(q, kLibrary, {s.batch, n, wide, false, false});
-  if (f.before) f.to_rh = make_packed<T>(q, kLibrary, {s.batch, n, n, false, false});
-  f.to_x = make_gemm<T>(q, kLibrary, {s.rows(), s.input, width, false, false});
-  f.to_w = make_gemm<T>(q, kLibrary, {width, s.input, s.rows(), true, false});
-  f.to_r = make_gemm<T>(q, kLibrary, {wide, n, s.rows(), true, false});
-  if (f.before) f.to_r_n = make_gemm<T>(q, kLibrary, {n, n, s.rows(), true, false});
+  const DType type = f.operands;
+  f.to_h = make_packed<T>(q, kLibrary, {s.batch, n, wide, false, false, type});
+  if (f.before) f.to_rh = make_packed<T>(q, kLibrary, {s.batch, n, n, false, false, type});
+  f.to_x = make_gemm<T>(q, kLibrary, f.input_product(width));
+  f.to_w = make_gemm<T>(q, kLibrary, {width, s.input, s.rows(), true, false, type});
+  f.to_r = make_gemm<T>(q, kLibrary, {wide, n, s.rows(), true, false, type});
+  if (f.before) f.to_r_n = make_gemm<T>(q, kLibrary, {n, n, s.rows(), true, false, type});
   Cut cut;
   f.work(cut);
   return {cut.used, [f = std::move(f)](const KernelArgs& a) { f.run(a); }};
@@ -338,9 +372,11 @@ template <int kGates, int kSaved>
 void add(OpTable& table, const std::string& name, std::vector<Example> examples,
          std::vector<Example> grad_examples, std::string note) {
   const std::vector<KernelEntry> run{
+      {"cpu", "half", reject_half, bordered<kForwardSides, forward<float, true>, true>},
       {"cpu", "onednn", reject_library, bordered<kForwardSides, forward<float, true>>},
       {"cpu", "ref", nullptr, bordered<kForwardSides, plain_loops<true>>}};
   const std::vector<KernelEntry> back{
+      {"cpu", "half", reject_half, bordered<kBackwardSides, backward<float, true>, true>},
       {"cpu", "onednn", reject_library, bordered<kBackwardSides, backward<float, true>>},
       {"cpu", "ref", nullptr, bordered<kBackwardSides, plain_loops<false>>}};
   table.add({

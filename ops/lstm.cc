@@ -6,8 +6,8 @@
 // for the gradient: activated gates and cells, as extra outputs 3 and 4. Steps beyond a sequence's
 // length pass h and c on and give Y = 0. Other activations, clip (of every activation's input,
 // tanh(c)'s too), input_forget and peepholes take a plain row; the saved gates are then their
-// inputs. "onednn" runs the products in the math library (or OwnRows), "ref" in plain loops; the
-// code around them is the same.
+// inputs. "half" and "onednn" run the products in the math library (or OwnRows), of 16-bit floats
+// or f32, "ref" in plain loops; the code around them is the same.
 #include <algorithm>
 #include <cmath>
 
@@ -87,7 +87,7 @@ struct Forward : Net {
   }  // also a bias of zeros
   struct Work {
     T *gates, *cells, *recurrent, *h, *zero;
-    void *packed, *scratch;
+    void *left, *packed, *scratch;  // left: h as the step's product takes it
   };
   Work work(Cut& cut) const {
     Work w{};
@@ -96,6 +96,7 @@ struct Forward : Net {
     w.recurrent = cut.take<T>(s.batch * 4 * s.hidden);
     w.h = cut.take<T>(s.batch * s.hidden);
     w.zero = cut.take<T>(zeros());
+    w.left = half() ? cut.take<std::byte>(plane() * item) : static_cast<void*>(w.h);
     w.packed = cut.take<std::byte>(recur.bytes());
     w.scratch = cut.take<std::byte>(
         static_cast<int64_t>(std::max(project.kernel.workspace, recur.workspace(s.batch))));
@@ -104,13 +105,13 @@ struct Forward : Net {
 
   // cell(k, b) after the product of step k, for all samples and steps.
   template <class Cell>
-  void steps(const KernelArgs& a, const T* r, const Work& w, Cell&& cell) const {
+  void steps(const KernelArgs& a, const void* r, const Work& w, Cell&& cell) const {
     if constexpr (std::is_same_v<T, float>) {
       if (const auto& own = recur.own) {
         own->prepare(r, w.packed);
         parallel_for(threads, s.batch, 1, [&](int64_t begin, int64_t end) {
           for (int64_t k = 0; k < s.steps; ++k) {
-            (*own)(begin, end, w.h, w.packed, w.recurrent, w.scratch);
+            (*own)(begin, end, w.left, w.packed, w.recurrent, w.scratch);
             for (int64_t b = begin; b < end; ++b) cell(k, b);
           }
         });
@@ -119,7 +120,7 @@ struct Forward : Net {
     }
     recur.whole.prepare(r, w.packed, a, w.scratch);
     for (int64_t k = 0; k < s.steps; ++k) {
-      recur.whole(w.h, w.packed, w.recurrent, a, w.scratch);
+      recur.whole(w.left, w.packed, w.recurrent, a, w.scratch);
       samples([&](int64_t b) { cell(k, b); });
     }
   }
@@ -138,7 +139,8 @@ struct Forward : Net {
       const T* first_c = a.in[6] ? a.x<T>(6) + d * plane() : w.zero;
       const T* peep = a.in[7] ? a.x<T>(7) + d * 3 * n : nullptr;
       std::copy_n(a.in[5] ? a.x<T>(5) + d * plane() : w.zero, plane(), w.h);
-      project(a.x<T>(0), a.x<T>(1) + d * 4 * n * s.input, gates, a, w.scratch);
+      settle(w.h, w.left, 0, plane());
+      project(a.in[0], at(a.in[1], d * 4 * n * s.input), gates, a, w.scratch);
       const auto cell = [&](int64_t k, int64_t b) {
         const int64_t t = time(d, k), before = earlier(d, t);
         T* h = w.h + b * n;
@@ -158,9 +160,10 @@ struct Forward : Net {
           forward_row_f32(g, r, bias, c_prev, c, h, n);
         else
           forward_row<T>(g, r, bias, c_prev, c, h, n);
+        settle(h, w.left, b * n, n);
         if (y) std::copy_n(h, n, y);
       };
-      steps(a, a.x<T>(2) + d * 4 * n * n, w, cell);
+      steps(a, at(a.in[2], d * 4 * n * n), w, cell);
       if (a.out[1]) std::copy_n(w.h, plane(), a.y<T>(1) + d * plane());
       const int64_t last = s.reversed(d) ? 0 : s.steps - 1;
       if (a.out[2])
@@ -178,18 +181,22 @@ struct Backward : Net {
   bool plain = false;
 
   struct Work {
-    T *dgates, *h_prev, *dh, *dc, *flow, *dx, *zero;
+    void *dgates, *h_prev;  // operands of products
+    T *row_gates, *row_h, *dh, *dc, *flow, *dx,
+        *zero;  // row_..: of a sample's step, before rounding
     void *packed, *scratch;
   };
   Work work(Cut& cut) const {
     const int64_t plane = s.batch * s.hidden;
     Work w{};
-    w.dgates = cut.take<T>(s.rows() * 4 * s.hidden);
-    w.h_prev = cut.take<T>(s.rows() * s.hidden);
+    w.dgates = cut.take<std::byte>(s.rows() * 4 * s.hidden * item);
+    w.h_prev = cut.take<std::byte>(s.rows() * s.hidden * item);
+    w.row_gates = cut.take<T>(half() ? plane * 4 : 0);
+    w.row_h = cut.take<T>(half() ? plane : 0);
     w.dh = cut.take<T>(plane);
     w.dc = cut.take<T>(plane);
     w.flow = cut.take<T>(plane);
-    w.dx = cut.take<T>(s.directions > 1 ? s.rows() * s.input : 0);
+    w.dx = cut.take<T>(input_gradient_room());
     w.zero = cut.take<T>(plane);
     w.packed = cut.take<std::byte>(to_h.bytes());
     size_t most = to_h.workspace(s.batch);
@@ -207,7 +214,7 @@ struct Backward : Net {
 
   // From the last step to the first: cell(k, b), the product, flow_on(k, b).
   template <class Cell, class FlowOn>
-  void steps(const KernelArgs& a, const T* r, const Work& w, int64_t d, Cell&& cell,
+  void steps(const KernelArgs& a, const void* r, const Work& w, int64_t d, Cell&& cell,
              FlowOn&& flow_on) const {
     if constexpr (std::is_same_v<T, float>) {
       if (const auto& own = to_h.own) {
@@ -215,7 +222,7 @@ struct Backward : Net {
         parallel_for(threads, s.batch, 1, [&](int64_t begin, int64_t end) {
           for (int64_t k = s.steps - 1; k >= 0; --k) {
             for (int64_t b = begin; b < end; ++b) cell(k, b);
-            (*own)(begin, end, w.dgates + time(d, k) * s.batch * 4 * s.hidden, w.packed, w.flow,
+            (*own)(begin, end, at(w.dgates, time(d, k) * s.batch * 4 * s.hidden), w.packed, w.flow,
                    w.scratch);
             for (int64_t b = begin; b < end; ++b) flow_on(k, b);
           }
@@ -226,7 +233,7 @@ struct Backward : Net {
     to_h.whole.prepare(r, w.packed, a, w.scratch);
     for (int64_t k = s.steps - 1; k >= 0; --k) {
       samples([&](int64_t b) { cell(k, b); });
-      to_h.whole(w.dgates + time(d, k) * s.batch * 4 * s.hidden, w.packed, w.flow, a, w.scratch);
+      to_h.whole(at(w.dgates, time(d, k) * s.batch * 4 * s.hidden), w.packed, w.flow, a, w.scratch);
       for (int64_t b = 0; b < s.batch; ++b) flow_on(k, b);
     }
   }
@@ -245,9 +252,13 @@ struct Backward : Net {
     };
     const auto cell = [&](int64_t k, int64_t b) {
       const int64_t row = time(d, k) * s.batch + b;
-      T *dgates = w.dgates + row * 4 * n, *dh = w.dh + b * n, *dc = w.dc + b * n;
-      if (!enter(a, a.x<T>(7), a.x<T>(10), first_h, d, k, b, w.h_prev + row * n, dh)) {
+      T *dgates = stage(w.dgates, row * 4 * n, w.row_gates + b * 4 * n), *dh = w.dh + b * n;
+      T *dc = w.dc + b * n, *h_prev = stage(w.h_prev, row * n, w.row_h + b * n);
+      const bool in = enter(a, a.x<T>(7), a.x<T>(10), first_h, d, k, b, h_prev, dh);
+      settle(h_prev, w.h_prev, row * n, n);
+      if (!in) {
         std::fill_n(dgates, 4 * n, T(0));
+        settle(dgates, w.dgates, row * 4 * n, 4 * n);
         return;
       }
       const T *g = gates + row * 4 * n, *c = cells + row * n, *c_prev = cell_before(k, b);
@@ -257,16 +268,17 @@ struct Backward : Net {
         backward_row_f32(g, c_prev, c, dh, dc, dgates, n);
       else
         backward_row<T>(g, c_prev, c, dh, dc, dgates, n);
+      settle(dgates, w.dgates, row * 4 * n, 4 * n);
     };
     const auto flow_on = [&](int64_t k, int64_t b) {
       if (valid(a, time(d, k), b)) std::copy_n(w.flow + b * n, n, w.dh + b * n);
     };
-    steps(a, a.x<T>(2) + d * 4 * n * n, w, d, cell, flow_on);
+    steps(a, at(a.in[2], d * 4 * n * n), w, d, cell, flow_on);
     if (a.out[4]) std::copy_n(w.dh, plane(), a.y<T>(4) + d * plane());
     if (a.out[5]) std::copy_n(w.dc, plane(), a.y<T>(5) + d * plane());
-    input_gradient(a, to_x, w.dgates, a.x<T>(1) + d * 4 * n * s.input, d, w.dx, w.scratch);
-    if (a.out[1]) to_w(w.dgates, a.x<T>(0), a.y<T>(1) + d * 4 * n * s.input, a, w.scratch);
-    if (a.out[2]) to_r(w.dgates, w.h_prev, a.y<T>(2) + d * 4 * n * n, a, w.scratch);
+    input_gradient(a, to_x, w.dgates, at(a.in[1], d * 4 * n * s.input), d, w.dx, w.scratch);
+    if (a.out[1]) to_w(w.dgates, a.in[0], at(a.out[1], d * 4 * n * s.input), a, w.scratch);
+    if (a.out[2]) to_r(w.dgates, w.h_prev, at(a.out[2], d * 4 * n * n), a, w.scratch);
     if (a.out[3]) {
       T* db = a.y<T>(3) + d * 8 * n;
       column_sums(w.dgates, 4 * n, db);
@@ -278,7 +290,8 @@ struct Backward : Net {
     for (int64_t k = 0; peep && k < s.steps; ++k)
       for (int64_t b = 0; b < s.batch; ++b) {
         const int64_t row = time(d, k) * s.batch + b;
-        const T *dg = w.dgates + row * 4 * n, *c = cells + row * n, *c_prev = cell_before(k, b);
+        const T* dg = read<T>(w.dgates, row * 4 * n, 4 * n, w.row_gates);
+        const T *c = cells + row * n, *c_prev = cell_before(k, b);
         for (int64_t j = 0; j < n; ++j) {
           dp[j] += dg[j] * c_prev[j];
           dp[n + j] += dg[n + j] * c[j];
@@ -293,8 +306,9 @@ Kernel forward(const KernelQuery& q) {
   Forward<T> f;
   f.set(q, cell_spec(q.attrs, kDefaults));
   const Sizes& s = f.s;
-  f.project = make_gemm<T>(q, kLibrary, {s.rows(), 4 * s.hidden, s.input, false, true});
-  f.recur = make_step<T, kLibrary>(q, s.batch, {4 * s.hidden, s.hidden, true});
+  f.project =
+      make_gemm<T>(q, kLibrary, {s.rows(), 4 * s.hidden, s.input, false, true, f.operands, true});
+  f.recur = make_step<T, kLibrary>(q, s.batch, {4 * s.hidden, s.hidden, true}, f.operands);
   f.plain = !is_default(f.spec, q, 7);
   f.save_gates = q.has_out(3), f.save_cells = q.has_out(4);
   Cut cut;
@@ -307,10 +321,10 @@ Kernel backward(const KernelQuery& q) {
   Backward<T> f;
   f.set(q, cell_spec(q.attrs, kDefaults));
   const Sizes& s = f.s;
-  f.to_h = make_step<T, kLibrary>(q, s.batch, {s.hidden, 4 * s.hidden, false});
-  f.to_x = make_gemm<T>(q, kLibrary, {s.rows(), s.input, 4 * s.hidden, false, false});
-  f.to_w = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.input, s.rows(), true, false});
-  f.to_r = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.hidden, s.rows(), true, false});
+  f.to_h = make_step<T, kLibrary>(q, s.batch, {s.hidden, 4 * s.hidden, false}, f.operands);
+  f.to_x = make_gemm<T>(q, kLibrary, f.input_product(4 * s.hidden));
+  f.to_w = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.input, s.rows(), true, false, f.operands});
+  f.to_r = make_gemm<T>(q, kLibrary, {4 * s.hidden, s.hidden, s.rows(), true, false, f.operands});
   f.plain = !is_default(f.spec, q, 13);
   Cut cut;
   f.work(cut);
@@ -403,7 +417,8 @@ void register_lstm(OpTable& table) {
                grad("P", [](Grad& g) { return part(g, 6); })},
       .precision = Precision::kAlways16,
       .flops = recurrent_flops,
-      .kernels = {{"cpu", "onednn", reject_library, bordered<kForwardSides, forward<float, true>>},
+      .kernels = {{"cpu", "half", reject_half, bordered<kForwardSides, forward<float, true>, true>},
+                  {"cpu", "onednn", reject_library, bordered<kForwardSides, forward<float, true>>},
                   {"cpu", "ref", nullptr, bordered<kForwardSides, plain_loops<true>>}},
       .examples = examples(),
       .note = "clip bounds every activation's input; activation_alpha and _beta go to the "
@@ -417,7 +432,9 @@ void register_lstm(OpTable& table) {
       .infer = infer_grad,
       .precision = Precision::kAlways16,
       .flops = recurrent_flops,
-      .kernels = {{"cpu", "onednn", reject_library,
+      .kernels = {{"cpu", "half", reject_half,
+                   bordered<kBackwardSides, backward<float, true>, true>},
+                  {"cpu", "onednn", reject_library,
                    bordered<kBackwardSides, backward<float, true>>},
                   {"cpu", "ref", nullptr, bordered<kBackwardSides, plain_loops<false>>}},
       .examples = {{.in = {f({3, 2, 4}), f({1, 12, 4}), f({1, 12, 3}), absent(), absent(), absent(),

@@ -11,6 +11,7 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false;  // stored as [k,m], [n,k]
   DType dtype = DType::kF32;              // of both operands, bias and result; sums are f32
+  bool f32_result = false;                // whatever dtype is
 };
 
 // Appends the product to the program. Slots' layouts are ignored: row-major as Product says.

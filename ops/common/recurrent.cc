@@ -97,6 +97,7 @@ void move_array(const Move& m, const void* from, void* to, bool inward, int thre
       else
         move_elements(m, static_cast<const Inner*>(from), static_cast<Outer*>(to), false);
     };
+    if (m.inner == m.outer) return with.template operator()<Outer>();
     if (m.inner == DType::kF64) return with.template operator()<double>();
     with.template operator()<float>();
   });
@@ -180,7 +181,8 @@ double recurrent_flops(const Graph& g, const Node& n) {
   return n.op->name.ends_with("Grad") ? 2 * once : once;
 }
 
-Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const KernelQuery&)) {
+Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const KernelQuery&),
+                 bool keep_half) {
   const bool swap = q.attrs.i("layout", 0) != 0;
   KernelQuery plain = q;
   plain.attrs.set("layout", int64_t{0});
@@ -190,8 +192,10 @@ Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const
     for (size_t i = 0; i < all.size() && i < side.size(); ++i) {
       if (!all[i].present() || side[i] == Side::kInternal) continue;
       const std::vector<int64_t> perm = swap ? batch_first(side[i]) : std::vector<int64_t>{};
-      Move m{i,           all[i].dtype,           saved_dtype(all[i].dtype),
-             all[i].dims, row_major(all[i].dims), all[i].count()};
+      const bool keep =
+          keep_half && i < 3 && (side[i] == Side::kSequence || side[i] == Side::kWeight);
+      const DType inside = keep ? all[i].dtype : saved_dtype(all[i].dtype);
+      Move m{i, all[i].dtype, inside, all[i].dims, row_major(all[i].dims), all[i].count()};
       if (perm.empty() && m.outer == m.inner) continue;
       const Dims outer_dims = m.dims, outer_strides = m.strides;
       for (size_t k = 0; k < perm.size(); ++k) {

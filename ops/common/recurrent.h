@@ -3,7 +3,9 @@
 // and a workspace cut into pieces.
 //
 // Kernels work in [T,B,..] and f32 or f64; at_border() gives them that from layout 1 and from
-// 16-bit floats.
+// 16-bit floats. Where native_half() says so ("half" kernels) products take 16-bit operands as they
+// are: X, W and R, and rows of h and of gate gradients rounded as they are made. Sums, cells,
+// states and everything else stay f32.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +14,9 @@
 #include <limits>
 #include <optional>
 
+#include "graph/half.h"
 #include "graph/op_def.h"
+#include "ops/common/half_units.h"
 #include "ops/common/matrix_product.h"
 #include "ops/common/packed_product.h"
 #include "ops/common/ref.h"
@@ -103,7 +107,7 @@ Slope<T> apply(const Activation& a, double limit, T x) {
   return {v, d * inside};
 }
 
-// A product: c = op(a) op(b).
+// A product: c = op(a) op(b), in p.dtype for the library.
 struct Gemm {
   Kernel kernel;
   void operator()(const void* a, const void* b, void* c, const KernelArgs& outer,
@@ -118,9 +122,7 @@ template <class T>
 Gemm make_gemm(const KernelQuery& q, bool library, Product p) {
   if (library) {
     onednn::Program program(q);
-    add_product(program, p, onednn::in(0, onednn::matrix(p.m, p.k, p.trans_a)),
-                onednn::in(1, onednn::matrix(p.k, p.n, p.trans_b)),
-                onednn::out(0, onednn::matrix(p.m, p.n, false)));
+    add_product(program, p, onednn::in(0, {}), onednn::in(1, {}), onednn::out(0, {}));
     return {std::move(program).finish()};
   }
   return {{0, [p, threads = q.threads](const KernelArgs& a) {
@@ -148,13 +150,14 @@ struct PackedGemm {
   }
 };
 
+// c is f32.
 template <class T>
 PackedGemm make_packed(const KernelQuery& q, bool library, Product p) {
   if (library) {
-    const onednn::Md src = onednn::dense({p.m, p.k}), dst = onednn::dense({p.m, p.n});
-    const onednn::Md plain = onednn::matrix(p.n, p.k, !p.trans_b);
+    const onednn::Md src = onednn::dense({p.m, p.k}, p.dtype), dst = onednn::dense({p.m, p.n});
+    const onednn::Md plain = onednn::matrix(p.n, p.k, !p.trans_b, p.dtype);
     const onednn::Primitive ip =
-        onednn::inner_product(src, onednn::any({p.n, p.k}), onednn::Md(), dst);
+        onednn::inner_product(src, onednn::any({p.n, p.k}, p.dtype), onednn::Md(), dst);
     onednn::Program pack(q), multiply(q);
     pack.reorder(onednn::in(0, plain), onednn::out(0, ip.weights));
     multiply.add(ip, {{DNNL_ARG_SRC, onednn::in(0, src)},
@@ -180,19 +183,21 @@ struct OwnRows {
   static bool worth(const KernelQuery& q, const PackedSizes& s, int64_t batch) {
     constexpr size_t kBytes = 5 << 19;
     constexpr int64_t kRows = 4;
-    return packed_product_available() && q.threads > 0 && s.n * s.k > 0 &&
+    return packed_product_available(s.bf16) && q.threads > 0 && s.n * s.k > 0 &&
            batch >= kRows * q.threads && packed_right_bytes(s) <= kBytes;
   }
   size_t bytes() const { return packed_right_bytes(s); }
   size_t workspace(int64_t batch) const { return packed_workspace(s, batch); }
-  void prepare(const float* b, void* packed) const {
+  void prepare(const void* b, void* packed) const {
     parallel_for(threads, packed_panels(s), 1,
                  [&](int64_t first, int64_t last) { pack_right(s, b, first, last, packed); });
   }
   // Samples [begin, end) of a and c.
-  void operator()(int64_t begin, int64_t end, const float* a, const void* packed, float* c,
+  void operator()(int64_t begin, int64_t end, const void* a, const void* packed, float* c,
                   void* workspace) const {
-    multiply_packed(s, end - begin, a + begin * s.k, packed, c + begin * s.n,
+    const int64_t first = begin * s.k * (s.bf16 ? 2 : 4);
+    multiply_packed(s, end - begin, static_cast<const std::byte*>(a) + first, packed,
+                    c + begin * s.n,
                     static_cast<std::byte*>(workspace) + packed_workspace(s, begin));
   }
 };
@@ -204,10 +209,15 @@ struct StepProduct {
   int64_t bytes() const { return own ? static_cast<int64_t>(own->bytes()) : whole.bytes; }
   size_t workspace(int64_t batch) const { return own ? own->workspace(batch) : whole.workspace(); }
 };
+// Operands are f32, f64 for plain loops in it, or of the 16-bit type `operands`.
 template <class T, bool kLibrary>
-StepProduct make_step(const KernelQuery& q, int64_t batch, const PackedSizes& right) {
-  if (kLibrary && OwnRows::worth(q, right, batch)) return {{}, OwnRows{right, q.threads}};
-  return {make_packed<T>(q, kLibrary, {batch, right.n, right.k, false, right.trans_b}), {}};
+StepProduct make_step(const KernelQuery& q, int64_t batch, PackedSizes right,
+                      DType operands = DType::kF32) {
+  right.bf16 = operands == DType::kBF16;
+  if (kLibrary && operands != DType::kF16 && OwnRows::worth(q, right, batch))
+    return {{}, OwnRows{right, q.threads}};
+  return {make_packed<T>(q, kLibrary, {batch, right.n, right.k, false, right.trans_b, operands}),
+          {}};
 }
 
 // always_inline: what is called from a SIMD clone must be compiled with its instruction set.
@@ -249,12 +259,43 @@ struct Net {
   CellSpec spec;
   bool wide_lens = false;  // i64, else i32
   int threads = 1;
+  DType operands = DType::kF32;  // of products: 16-bit floats, or as the kernel computes
+  int64_t item = 4;              // their bytes
 
   void set(const KernelQuery& q, CellSpec cells) {
     s = sizes_of(q);
     spec = std::move(cells);
     wide_lens = q.has_in(4) && q.in[4].dtype == DType::kI64;
     threads = q.threads;
+    operands = is_half(q.in[0].dtype) ? q.in[0].dtype : DType::kF32;
+    item = static_cast<int64_t>(size_of(q.in[0].dtype));
+  }
+  bool half() const { return is_half(operands); }
+  // Numbers from `i` on of an array of operands.
+  const void* at(const void* p, int64_t i) const {
+    return static_cast<const std::byte*>(p) + i * item;
+  }
+  void* at(void* p, int64_t i) const { return static_cast<std::byte*>(p) + i * item; }
+  // Where to compute n numbers that belong at `i` of an array of operands, and then `settle` them
+  // there: in place, or in `staged` and rounded.
+  template <class T>
+  T* stage(void* all, int64_t i, T* staged) const {
+    return half() ? staged : static_cast<T*>(all) + i;
+  }
+  template <class T>
+  void settle(const T* from, void* all, int64_t i, int64_t n) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (half()) float_to_half(operands, from, at(all, i), n);
+  }
+  // n operands from `i` on in T: themselves, or widened into `row`.
+  template <class T>
+  const T* read(const void* all, int64_t i, int64_t n, T* row) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (half()) {
+        half_to_float(operands, static_cast<const uint16_t*>(at(all, i)), row, n);
+        return row;
+      }
+    return static_cast<const T*>(all) + i;
   }
   int64_t plane() const { return s.batch * s.hidden; }
   // body(b) for every sample, in parallel.
@@ -296,25 +337,42 @@ struct Net {
       for (int64_t j = 0; j < n; ++j) dh[j] += flow[j];
     return true;
   }
-  // dX [T,B,I] of direction d from dgates [T,B,width] and W; directions add up. more: [T,B,I].
+  // dX [T,B,I] of direction d from operands dgates [T,B,width] and W; directions add up in T. more:
+  // as many numbers as input_gradient_room().
+  int64_t input_gradient_room() const {
+    return s.directions > 1 ? s.rows() * s.input * (half() ? 2 : 1) : 0;
+  }
+  Product input_product(int64_t width) const {
+    return {s.rows(), s.input, width, false, false, operands, s.directions > 1};
+  }
   template <class T>
-  void input_gradient(const KernelArgs& a, const Gemm& to_x, const T* dgates, const T* w, int64_t d,
-                      T* more, void* scratch) const {
+  void input_gradient(const KernelArgs& a, const Gemm& to_x, const void* dgates, const void* w,
+                      int64_t d, T* more, void* scratch) const {
     if (!a.out[0]) return;
-    T* dx = a.y<T>(0);
-    to_x(dgates, w, d == 0 ? dx : more, a, scratch);
+    const int64_t count = s.rows() * s.input;
+    const bool apart = half() && s.directions > 1;  // the first direction's, not in dX
+    T* first = apart ? more + count : static_cast<T*>(a.out[0]);
+    to_x(dgates, w, d == 0 ? first : more, a, scratch);
     if (d == 0) return;
-    parallel_for(threads, s.rows() * s.input, 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) dx[i] += more[i];
+    parallel_for(threads, count, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) first[i] += more[i];
+      settle(first + begin, a.out[0], begin, end - begin);
     });
   }
-  // sums[j] = sum over all rows of x[row, j], j < width.
+  // sums[j] = sum over all rows of operands x[row, j], j < width.
   template <class T>
-  void column_sums(const T* x, int64_t width, T* sums) const {
-    parallel_for(threads, width, 256, [&](int64_t begin, int64_t end) {
-      std::fill(sums + begin, sums + end, T(0));
-      for (int64_t row = 0; row < s.rows(); ++row)
-        for (int64_t j = begin; j < end; ++j) sums[j] += x[row * width + j];
+  void column_sums(const void* x, int64_t width, T* sums) const {
+    constexpr int64_t kTile = 256;
+    parallel_for(threads, width, kTile, [&](int64_t first, int64_t last) {
+      std::array<T, kTile> widened;
+      for (int64_t begin = first; begin < last; begin += kTile) {
+        const int64_t n = std::min(kTile, last - begin);
+        std::fill_n(sums + begin, n, T(0));
+        for (int64_t row = 0; row < s.rows(); ++row) {
+          const T* from = read<T>(x, row * width + begin, n, widened.data());
+          for (int64_t j = 0; j < n; ++j) sums[begin + j] += from[j];
+        }
+      }
     });
   }
 };
@@ -345,11 +403,13 @@ struct Sides {
   std::array<Side, 14> in;
   std::array<Side, 7> out;
 };
-// A kernel for layout 0 in f32 or f64, used from any layout in any float type.
-Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const KernelQuery&));
-template <const Sides& sides, Kernel (*inner)(const KernelQuery&)>
+// A kernel for layout 0 in f32 or f64, used from any layout in any float type. keep_half: of
+// 16-bit floats, X, W, R and their gradients (the first three) stay what they are.
+Kernel at_border(const KernelQuery& q, const Sides& sides, Kernel (*inner)(const KernelQuery&),
+                 bool keep_half);
+template <const Sides& sides, Kernel (*inner)(const KernelQuery&), bool keep_half = false>
 Kernel bordered(const KernelQuery& q) {
-  return at_border(q, sides, inner);
+  return at_border(q, sides, inner, keep_half);
 }
 
 // For the library's products: why not, or "".
@@ -357,6 +417,20 @@ inline std::string reject_library(const KernelQuery& q) {
   if (q.in[0].dtype == DType::kF64) return "takes f32";
   const Sizes s = sizes_of(q);
   return s.rows() * s.input * s.hidden == 0 ? "empty tensor" : "";
+}
+// The same for products of 16-bit floats; the library has those of f16 with f32 results on some
+// CPUs only.
+inline std::string reject_half(const KernelQuery& q) {
+  const DType dtype = q.in[0].dtype;
+  if (!is_half(dtype)) return "takes 16-bit floats";
+  for (const std::string& why : {reject_not_native(dtype), reject_library(q)})
+    if (!why.empty()) return why;
+  return onednn::why_not([&] {
+    const Sizes s = sizes_of(q);
+    const onednn::Md left = onednn::dense({s.batch, s.hidden}, dtype);
+    onednn::inner_product(left, onednn::any({s.hidden, s.hidden}, dtype), onednn::Md(),
+                          onednn::dense({s.batch, s.hidden}), onednn::Make::kProbe);
+  });
 }
 
 }  // namespace ortrain::ops

@@ -12,6 +12,7 @@
 
 #include "graph/half.h"
 #include "ops/common/half_units.h"
+#include "ops/common/onednn.h"
 #include "tests/ops/example_case.h"
 
 namespace ortrain::test {
@@ -69,6 +70,9 @@ void check(const OpDef& op, Example e, const std::string& what, DType dtype, con
            const Allowed& allowed, bool must_take) {
   SCOPED_TRACE(what);
   if (op.name == "ortrain.AttentionGrad") e.in[5].dtype = DType::kF32;  // statistics
+  const bool lstm = op.name == "ortrain.LSTMGrad";
+  if (lstm || op.name == "ortrain.GRUGrad" || op.name == "ortrain.RNNGrad")  // what is saved
+    e.in[lstm ? 8 : 7].dtype = e.in[lstm ? 9 : 7].dtype = DType::kF32;
   const Case narrow = make_case(op, e, dtype), wide = make_case(op, e, DType::kF64);
   const KernelQuery q = query_of(narrow), exact = query_of(wide);
   const KernelEntry* kernel = nullptr;
@@ -207,6 +211,85 @@ TEST(HalfNative, AttentionGrad) {
        {.in = {x(261, 16), x(77, 16), x(77, 17), bools({2, 1, 1, 77}), x(261, 17), stats(261),
                x(261, 17)},
         .outputs = 3}});
+}
+
+// Recurrent layers round h, and backward the gates' gradients, before each product of theirs. Such
+// an error is u of a term at a time; later steps, whose weights may exceed 1, and both products of
+// a value add to it: hence 4 and 6.
+const char* const kWays[] = {"forward", "reverse", "bidirectional"};
+struct Recurrent {
+  const char* name;
+  int64_t gates, saved;
+  Attrs attrs;
+};
+const Recurrent kLayers[] = {{"LSTM", 4, 4, {}},
+                             {"GRU", 3, 4, {{"linear_before_reset", int64_t{0}}}},
+                             {"GRU", 3, 4, {{"linear_before_reset", int64_t{1}}}},
+                             {"RNN", 1, 1, {}}};
+// f16 where the library sums its products in f32.
+std::vector<DType> recurrent_types() {
+  const auto f16 = [] {
+    onednn::inner_product(onednn::dense({3, 4}, DType::kF16), onednn::any({5, 4}, DType::kF16),
+                          onednn::Md(), onednn::dense({3, 5}), onednn::Make::kProbe);
+  };
+  if (onednn::why_not(f16).empty()) return {DType::kBF16, DType::kF16};
+  return {DType::kBF16};
+}
+// Layers of odd and even sizes, of few samples (the library's products) and of many (OwnRows).
+struct Size {
+  int64_t steps, batch, input, hidden;
+};
+const Size kSizes[] = {{5, 3, 7, 13}, {4, 9, 33, 27}, {4, 19, 18, 50}};
+
+TEST(HalfNative, Recurrent) {
+  for (const Recurrent& l : kLayers) {
+    std::vector<Example> more;
+    for (const char* way : kWays)
+      for (const Size& n : kSizes) {
+        const int64_t d = std::string(way) == "bidirectional" ? 2 : 1, wide = l.gates * n.hidden;
+        const double r = 1 / std::sqrt(static_cast<double>(n.hidden));
+        std::vector<int64_t> lens(static_cast<size_t>(n.batch), n.steps);
+        lens[1] = 1, lens[2] = 3;
+        Example e{.in = {f({n.steps, n.batch, n.input}, -1, 1), f({d, wide, n.input}, -r, r),
+                         f({d, wide, n.hidden}, -r, r), f({d, 2 * wide}, -r, r),
+                         iconst({n.batch}, lens), f({d, n.batch, n.hidden}, -1, 1)},
+                  .attrs = l.attrs,
+                  .outputs = l.gates == 4 ? 3 : 2};
+        if (l.gates == 4) e.in.push_back(f({d, n.batch, n.hidden}, -1, 1));
+        e.attrs.set("direction", std::string(way));
+        more.push_back(std::move(e));
+      }
+    check_op(l.name, "half", {1, 4}, more, recurrent_types());
+  }
+}
+TEST(HalfNative, RecurrentGrad) {
+  for (const Recurrent& l : kLayers) {
+    std::vector<Example> more;
+    for (const char* way : kWays)
+      for (const Size& n : kSizes) {
+        const int64_t d = std::string(way) == "bidirectional" ? 2 : 1, wide = l.gates * n.hidden;
+        const double r = 1 / std::sqrt(static_cast<double>(n.hidden));
+        const ExampleInput y = f({n.steps, d, n.batch, n.hidden}, -1, 1);
+        const ExampleInput state = f({d, n.batch, n.hidden}, -1, 1);
+        std::vector<int64_t> lens(static_cast<size_t>(n.batch), n.steps);
+        lens[1] = 1, lens[2] = 3;
+        Example e{.in = {f({n.steps, n.batch, n.input}, -1, 1), f({d, wide, n.input}, -r, r),
+                         f({d, wide, n.hidden}, -r, r), f({d, 2 * wide}, -r, r),
+                         iconst({n.batch}, lens), state},
+                  .attrs = l.attrs,
+                  .outputs = l.gates == 4 ? 6 : 5};
+        if (l.gates == 4) e.in.push_back(state);
+        e.in.push_back(y);
+        e.in.push_back(f({d, n.steps, n.batch, l.saved * n.hidden}, 0.1, 0.9));
+        if (l.gates == 4) e.in.push_back(f({d, n.steps, n.batch, n.hidden}, -1, 1));
+        e.in.push_back(y);      // dY
+        e.in.push_back(state);  // dY_h
+        if (l.gates == 4) e.in.push_back(state);
+        e.attrs.set("direction", std::string(way));
+        more.push_back(std::move(e));
+      }
+    check_op(cat("ortrain.", l.name, "Grad"), "half", {1, 6}, more, recurrent_types());
+  }
 }
 
 }  // namespace
