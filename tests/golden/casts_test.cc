@@ -16,24 +16,15 @@
 #include "graph/graph.h"
 #include "graph/rewrite.h"
 #include "importers/onnx.h"
-#include "ops/all_ops.h"
 #include "ortrain_test_paths.h"
 #include "runtime/evaluate.h"
 #include "runtime/program.h"
+#include "tests/ops/interpreter.h"
 
 namespace ortrain {
 namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-const OpTable& all() {
-  static const OpTable* t = [] {
-    auto* made = new OpTable;
-    ops::register_all(*made);
-    return made;
-  }();
-  return *t;
-}
 
 struct Casts {
   const Graph& g;
@@ -123,7 +114,7 @@ TEST(Casts, EveryGoldenModelCastsAWeightOnceAndNothingThereAndBack) {
     for (const auto& file : fs::directory_iterator(folder.path())) {
       if (file.path().extension() != ".onnx") continue;
       SCOPED_TRACE(file.path().string());
-      const auto model = OnnxFile::open(file.path().string(), all());
+      const auto model = OnnxFile::open(file.path().string(), test::all_ops());
       ++files;
       for (const DType narrow : {DType::kBF16, DType::kF16})
         for (const auto phase : {WindowSpec::Phase::kOnly, WindowSpec::Phase::kFirst,
@@ -153,7 +144,7 @@ TEST(Casts, EveryGoldenModelCastsAWeightOnceAndNothingThereAndBack) {
 }
 
 std::string found_in(const std::string& text) {
-  Graph g = parse_graph("graph \"g\" inferred\n" + text, all());
+  Graph g = parse_graph("graph \"g\" inferred\n" + text, test::all_ops());
   for (NodeId n : g.topo()) g.infer(n);
   return problems(g, DType::kBF16, "cast_precision");
 }

@@ -10,8 +10,8 @@
 
 #include "graph/builder.h"
 #include "graph/error.h"
-#include "ops/all_ops.h"
 #include "runtime/trainer.h"
+#include "tests/ops/interpreter.h"
 #include "tests/runtime/small_task.h"
 
 namespace ortrain {
@@ -63,12 +63,7 @@ data::Dataset padded_data(int64_t samples) {
 
 // x[N,6] -> w -> BatchNormalization -> Dropout -> head, or without one of them.
 Graph layered(bool norm, bool dropout) {
-  static const OpTable table = [] {
-    OpTable t;
-    ops::register_all(t);
-    return t;
-  }();
-  Graph g(table);
+  Graph g(test::all_ops());
   const ValueId x = g.add_input("x", DType::kF32, Shape{Dim::symbol("N"), 6});
   Builder b(g, "net");
   const auto numbers = [](Dims dims, double step) {

@@ -11,9 +11,9 @@
 
 #include "graph/error.h"
 #include "importers/onnx.h"
-#include "ops/all_ops.h"
 #include "ortrain_test_paths.h"
 #include "runtime/trainer.h"
+#include "tests/ops/interpreter.h"
 #include "tests/runtime/small_task.h"
 
 namespace ortrain {
@@ -52,7 +52,7 @@ class Bug : public testing::Test {
     const std::string folder = std::string(test::kSourceDir) + "/tests/golden/bugs/" + id;
     std::ifstream in(folder + "/expect.json");
     expect_ = json::parse(in);
-    file_ = OnnxFile::open(folder + "/model.onnx", table_);
+    file_ = OnnxFile::open(folder + "/model.onnx", test::all_ops());
     data_.emplace(data::Dataset::open(folder + "/data.npz"));
     spec_.optimizer.name = "sgd";
     options_.shuffle = false;
@@ -74,11 +74,6 @@ class Bug : public testing::Test {
     for (size_t i = 0; i < want.size(); ++i)
       EXPECT_NEAR(got[i], want[i], atol + rtol * std::fabs(want[i])) << what << " " << i;
   }
-  OpTable table_ = [] {
-    OpTable t;
-    ops::register_all(t);
-    return t;
-  }();
   std::unique_ptr<OnnxFile> file_;
   std::optional<data::Dataset> data_;
   json expect_;

@@ -7,8 +7,8 @@
 
 #include "graph/builder.h"
 #include "graph/error.h"
-#include "ops/all_ops.h"
 #include "runtime/trainer.h"
+#include "tests/ops/interpreter.h"
 #include "tests/runtime/small_task.h"
 
 namespace ortrain {
@@ -19,12 +19,7 @@ using testing::Not;
 
 // y = sqrt(|x * w|) + v, x[N,4]: at x = 0 the loss is finite and the gradient of w is not.
 Graph root_model() {
-  static const OpTable table = [] {
-    OpTable t;
-    ops::register_all(t);
-    return t;
-  }();
-  Graph g(table);
+  Graph g(test::all_ops());
   const ValueId x = g.add_input("x", DType::kF32, Shape{Dim::symbol("N"), 4});
   const auto param = [&](const char* name) {
     HostTensor t(DType::kF32, {4});

@@ -6,19 +6,10 @@
 #include <random>
 
 #include "graph/builder.h"
-#include "ops/all_ops.h"
+#include "tests/ops/interpreter.h"
 
 namespace ortrain::test {
 namespace {
-const OpTable& ops_table() {
-  static const OpTable table = [] {
-    OpTable t;
-    ops::register_all(t);
-    return t;
-  }();
-  return table;
-}
-
 HostTensor random(Dims dims, uint32_t seed, double scale) {
   std::mt19937 rng(seed);
   HostTensor t(DType::kF32, std::move(dims));
@@ -29,7 +20,7 @@ HostTensor random(Dims dims, uint32_t seed, double scale) {
 }  // namespace
 
 Graph small_model() {
-  Graph g(ops_table());
+  Graph g(all_ops());
   const ValueId x = g.add_input("x", DType::kF32, Shape{Dim::symbol("N"), 6});
   Builder b(g, "net");
   const auto param = [&](const char* name, HostTensor t) {

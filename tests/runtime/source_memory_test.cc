@@ -12,10 +12,10 @@
 
 #include "graph/error.h"
 #include "importers/onnx.h"
-#include "ops/all_ops.h"
 #include "runtime/threads.h"
 #include "runtime/trainer.h"
 #include "tests/importers/onnx_models.h"
+#include "tests/ops/interpreter.h"
 #include "tests/runtime/small_task.h"
 
 namespace ortrain::test {
@@ -79,15 +79,13 @@ StepSpec adamw() {
 }
 
 TEST(SourceMemory, GivenBackCopiesChangeNothing) {
-  OpTable table;
-  ops::register_all(table);
   TempFolder folder;
   write_file(folder.path("m.onnx"), deep_model(4, 160).SerializeAsString());
   const data::Dataset train = rows(20, 160), eval = rows(12, 160);  // with short batches
   std::vector<char> kept;
   std::vector<double> losses;
   for (const bool release : {false, true}) {
-    const auto file = OnnxFile::open(folder.path("m.onnx"), table);
+    const auto file = OnnxFile::open(folder.path("m.onnx"), all_ops());
     Trainer trainer(file->graph(), train, &eval, adamw(), options_for(*file, release));
     Recorder recorder;
     trainer.run(recorder);
@@ -104,8 +102,6 @@ TEST(SourceMemory, GivenBackCopiesChangeNothing) {
 
 // Naming the file's node that went bad makes a program without fusions, in the middle of the run.
 TEST(SourceMemory, SearchForABadNodeFetchesThem) {
-  OpTable table;
-  ops::register_all(table);
   TempFolder folder;
   onnx::ModelProto m = deep_model(4, 160);
   *m.mutable_graph()->add_initializer() = float_tensor("b", {160}, std::vector<float>(160), true);
@@ -117,7 +113,7 @@ TEST(SourceMemory, SearchForABadNodeFetchesThem) {
   std::string messages[2];
   int fetched = 0;
   for (const bool release : {false, true}) {
-    const auto file = OnnxFile::open(folder.path("m.onnx"), table);
+    const auto file = OnnxFile::open(folder.path("m.onnx"), all_ops());
     TrainOptions options = options_for(*file, release);
     if (release)
       options.source_contents = [&, inner = options.source_contents](bool needed) {
@@ -147,14 +143,12 @@ TEST(SourceMemory, WeightsAreHeldOnce) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is counted too";
 #endif
-  OpTable table;
-  ops::register_all(table);
   TempFolder folder;
   constexpr int64_t kWidth = 1774;  // 12 MiB a layer
   write_file(folder.path("m.onnx"), deep_model(4, kWidth).SerializeAsString());
   const data::Dataset train = rows(8, kWidth);
   const size_t before = status_bytes("RssAnon:");
-  const auto file = OnnxFile::open(folder.path("m.onnx"), table);
+  const auto file = OnnxFile::open(folder.path("m.onnx"), all_ops());
   Trainer trainer(file->graph(), train, nullptr, adamw(), options_for(*file, true));
   Recorder recorder;
   trainer.run(recorder);

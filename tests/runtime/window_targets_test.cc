@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "graph/builder.h"
-#include "ops/all_ops.h"
 #include "runtime/trainer.h"
+#include "tests/ops/interpreter.h"
 #include "tests/runtime/small_task.h"
 
 namespace ortrain {
@@ -18,12 +18,7 @@ using testing::HasSubstr;
 
 // x[N,6] -> Tanh(x w) -> outputs a [N,3], b [N,4], c [N,2].
 Graph heads() {
-  static const OpTable table = [] {
-    OpTable t;
-    ops::register_all(t);
-    return t;
-  }();
-  Graph g(table);
+  Graph g(test::all_ops());
   const ValueId x = g.add_input("x", DType::kF32, Shape{Dim::symbol("N"), 6});
   Builder b(g, "net");
   const auto param = [&](const char* name, Dims dims, double step) {

@@ -1,7 +1,7 @@
 // cast_precision and round_tf32: text in and out, with the operators' own records; what stays f32,
 // what follows, what is cast once.
-#include "ops/all_ops.h"
 #include "tests/graph/passes/pass_tests.h"
+#include "tests/ops/interpreter.h"
 
 namespace ortrain {
 namespace {
@@ -9,20 +9,11 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-const OpTable& all() {
-  static const OpTable* t = [] {
-    auto* made = new OpTable;
-    ops::register_all(*made);
-    return made;
-  }();
-  return *t;
-}
-
 struct Done {
   std::string text, did;
 };
 Done cast(const std::string& text, DType narrow = DType::kBF16) {
-  Graph g = parse_graph(text, all());
+  Graph g = parse_graph(text, test::all_ops());
   for (NodeId n : g.topo()) g.infer(n);
   g.stage = Stage::kInferred;
   StepSpec s;
@@ -31,7 +22,7 @@ Done cast(const std::string& text, DType narrow = DType::kBF16) {
   return {mini::normal(g), ran.did};
 }
 Done tf32(const std::string& text) {
-  Graph g = parse_graph(text, all());
+  Graph g = parse_graph(text, test::all_ops());
   for (NodeId n : g.topo()) g.infer(n);
   g.stage = Stage::kInferred;
   StepSpec s;

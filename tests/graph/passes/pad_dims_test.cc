@@ -1,7 +1,7 @@
 // pad_dims: text in and out, with the operators' own records; what is one extent, where zeros and
 // parts come in, what must stay as it is.
-#include "ops/all_ops.h"
 #include "tests/graph/passes/pass_tests.h"
+#include "tests/ops/interpreter.h"
 
 namespace ortrain {
 namespace {
@@ -9,20 +9,11 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-const OpTable& all() {
-  static const OpTable* t = [] {
-    auto* made = new OpTable;
-    ops::register_all(*made);
-    return made;
-  }();
-  return *t;
-}
-
 struct Done {
   std::string text, did;
 };
 Done pad(const std::string& text, int64_t multiple = 8) {
-  Graph g = parse_graph(text, all());
+  Graph g = parse_graph(text, test::all_ops());
   for (NodeId n : g.topo()) g.infer(n);
   g.stage = Stage::kInferred;
   StepSpec s;

@@ -11,23 +11,14 @@
 
 #include "graph/error.h"
 #include "graph/passes/passes.h"
-#include "ops/all_ops.h"
 #include "ortrain_test_paths.h"
 #include "runtime/evaluate.h"
 #include "tests/graph/passes/pass_tests.h"
+#include "tests/ops/interpreter.h"
 
 namespace ortrain {
 namespace {
 namespace fs = std::filesystem;
-
-const OpTable& real_ops() {
-  static const OpTable table = [] {
-    OpTable t;
-    ops::register_all(t);
-    return t;
-  }();
-  return table;
-}
 
 struct Case {
   std::string title, passes, set, in, out;
@@ -108,7 +99,7 @@ std::string run(const Case& c) {
   std::vector<std::string> messages;
   PassContext ctx{spec, evaluate, messages, {}};
   try {
-    Graph g = parse_graph(c.in, real_ops());
+    Graph g = parse_graph(c.in, test::all_ops());
     if (!c.passes.starts_with("infer")) {
       for (NodeId n : g.topo()) g.infer(n);
       g.stage = Stage::kInferred;
@@ -121,7 +112,7 @@ std::string run(const Case& c) {
       pass->run(g, ctx);
       EXPECT_EQ(verify(g), "") << c.title;
     }
-    std::string text = print_graph(parse_graph(print_graph(g, true), real_ops()), true);
+    std::string text = print_graph(parse_graph(print_graph(g, true), test::all_ops()), true);
     for (std::string& said : messages) {
       std::replace(said.begin(), said.end(), '\n', ';');
       text += "says " + said + "\n";
