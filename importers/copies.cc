@@ -25,7 +25,6 @@ const std::byte* Copies::add(std::span<const std::byte> bytes, const MappedFile&
       ::mmap(nullptr, bytes.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) fail(ErrorCode::kMemory, "cannot allocate ", bytes.size(), " bytes");
   copies_.push_back({static_cast<std::byte*>(p), bytes, &file});
-  bytes_ += bytes.size();
   fill(copies_.back());
   return copies_.back().data;
 }

@@ -25,7 +25,6 @@ class Copies {
   const std::byte* add(std::span<const std::byte> bytes, const MappedFile& file);
   void release();
   void restore();
-  size_t resident() const { return released_ ? 0 : bytes_; }
 
  private:
   struct Copy {
@@ -35,7 +34,6 @@ class Copies {
   };
   static void fill(const Copy& c);
   std::vector<Copy> copies_;
-  size_t bytes_ = 0;
   bool released_ = false;
 };
 

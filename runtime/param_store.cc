@@ -37,7 +37,7 @@ std::vector<int64_t> inverse(std::span<const int64_t> perm) {
   return out;
 }
 
-bool all_zero(const HostTensor& t) {
+bool zero_bytes(const HostTensor& t) {
   const auto* p = static_cast<const char*>(t.raw());
   return t.bytes() == 0 || (*p == 0 && std::memcmp(p, p + 1, t.bytes() - 1) == 0);
 }
@@ -122,7 +122,7 @@ void ParamStore::add(const Graph& g, const Copied& copied) {
       const HostTensor* initial = g.tensor(f.v);
       if (initial == nullptr) continue;  // fresh memory is zero
       ORTRAIN_CHECK(initial->bytes() == e.bytes, "initial contents of '" + e.name + "' do not fit");
-      if (kind == Source::kParam || !all_zero(*initial))
+      if (kind == Source::kParam || !zero_bytes(*initial))
         if (e.bytes) std::memcpy(e.data, initial->raw(), e.bytes);
       if (copied) copied(*initial);
     }

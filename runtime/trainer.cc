@@ -352,6 +352,11 @@ TrainResult Trainer::run(Observer& observer) {
   return result;
 }
 
+ParamStore Trainer::finish() {
+  arena_ = Arena();
+  return std::move(store_);
+}
+
 // The label array of the evaluation data may have another name.
 std::vector<Target> Trainer::eval_targets() const {
   StepSpec spec = spec_;

@@ -112,6 +112,9 @@ class Trainer {
                                                       // spec.optimizer.ema is set
 
   ParamStore& store() { return store_; }
+  // After run(): the parameters and states without the memory of the steps, which goes back at
+  // once. Nothing can run afterwards.
+  ParamStore finish();
   Program& program() { return *main_; }  // of a full batch; the one with the update
   Program* eval_program() { return evals_.empty() ? nullptr : evals_.begin()->second.get(); }
   const std::vector<std::string>& messages() const { return messages_; }  // said once, at the start

@@ -22,16 +22,16 @@ int run_eval(Context& c) {
       c.config.has("eval-data") ? c.config.text("eval-data") : c.config.text("data");
   if (paths.empty()) explain_missing_data(c, "eval");
   DataRun r(c, paths, Mode::kEval);
-  const std::vector<Target> targets = find_targets(c.file->graph(), r.spec());
-  check_labels(targets, r.data());
-  Evaluation evaluation(targets);
+  check_labels(r.targets(), r.data());
+  Evaluation evaluation(r.targets());
   r.run([&](const data::Batch& b, Program& p) { evaluation.add(p, b); });
   const EvalValues values = evaluation.values();
   if (!values.has_loss)
     fail(ErrorCode::kData, "nothing to evaluate: ", r.data().where(), " (", r.data().summary(),
          ") ",
-         labelled(targets, r.data()) ? "has no label that counts: all are ignored or weigh nothing"
-                                     : "has no labels; name them with --label");
+         labelled(r.targets(), r.data())
+             ? "has no label that counts: all are ignored or weigh nothing"
+             : "has no labels; name them with --label");
   if (c.config.has("json")) {
     nlohmann::ordered_json j{{"samples", r.data().samples()}, {"loss", values.loss}};
     for (const auto& [name, loss] : values.losses) j["loss/" + name] = loss;

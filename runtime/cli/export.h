@@ -1,7 +1,9 @@
 // Writing a trained model back into the user's own ONNX file, checked before it counts.
 #pragma once
 
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "runtime/cli/commands.h"
@@ -11,12 +13,31 @@
 
 namespace ortrain::cli {
 
-// Exports to `path`: written aside, opened again, its parameters compared with the store bit for
-// bit and one batch of `sample` run through it (finite where the original's outputs are), then
-// moved into place with its external data. Throws Error(kIo) or, when the check fails,
-// Error(kModel); a file that was there before then stays.
-void export_trained(const Context& c, const ParamStore& store, const data::Dataset& sample,
-                    const std::string& path, const std::map<std::string, std::string>& metadata,
-                    const LoraExport& lora);
+// A model for `path`, written aside, opened again and compared with the store, value by value.
+// publish() moves it into place; until then, and where anything fails, a file that was there
+// before stays. Throws Error(kIo) or, where a check fails, Error(kModel).
+//
+// The constructor reads the store and holds a copy of each parameter that lies in another layout;
+// publish() holds the weights of the file twice. So that neither needs more than training did,
+// give back the step's memory before the first, and the store before the second.
+class ExportDraft {
+ public:
+  ExportDraft(const Context& c, const ParamStore& store, const std::string& path,
+              const std::map<std::string, std::string>& metadata, const LoraExport& lora);
+  ~ExportDraft();
+  ExportDraft(const ExportDraft&) = delete;
+  ExportDraft& operator=(const ExportDraft&) = delete;
+  // Runs the first batch of `sample` through the draft (no output may be NaN) and moves it, its
+  // external data and adapters into place.
+  void publish(const data::Dataset& sample);
+
+ private:
+  void write(const ParamStore& store, const std::map<std::string, std::string>& metadata,
+             const LoraExport& lora);
+  void remove() noexcept;
+  const Context& c_;
+  const std::filesystem::path path_, aside_;
+  std::unique_ptr<OnnxFile> again_;
+};
 
 }  // namespace ortrain::cli

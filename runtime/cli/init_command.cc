@@ -42,14 +42,14 @@ std::string tried(const Context& c, const std::string& text, const std::string& 
   std::string said;
   {
     const DataRun run(v, v.config.text("data"), Mode::kTrain, false);
-    check_labels(find_targets(v.file->graph(), run.spec()), run.data());
+    check_labels(run.targets(), run.data());
     const std::string bytes = memory_text(run.program().plan());
     said = bytes.substr(0, bytes.find(" ("));
   }
   if (v.config.has("eval-data") || v.config.has("split")) {
     const std::string& paths = v.config.text(v.config.has("eval-data") ? "eval-data" : "data");
     const DataRun run(v, paths, Mode::kEval);
-    check_labels(find_targets(v.file->graph(), run.spec()), run.data());
+    check_labels(run.targets(), run.data());
   }
   return said;
 }

@@ -63,6 +63,9 @@ class DataRun {
   const data::Dataset& data() const { return set_; }
   int64_t batch() const { return batch_; }
   const StepSpec& spec() const { return spec_; }  // of a full batch
+  // What the losses compare; none where nothing is compared (Mode::kPredict). Found here, as this
+  // reads weights of the file, whose copies are given back once the programs have theirs.
+  const std::vector<Target>& targets() const { return targets_; }
   Program& program() { return *programs_.at(batch_); }
   const Program& program() const { return *programs_.at(batch_); }
   ParamStore& store() { return store_; }
@@ -90,6 +93,7 @@ class DataRun {
   std::vector<std::string> notes_;  // before batch_: choosing the batch size writes a note
   int64_t batch_;
   StepSpec spec_;
+  std::vector<Target> targets_;
   ParamStore store_;
   Arena arena_;
   std::unique_ptr<StepMemory> memory_;

@@ -193,7 +193,7 @@ void announce(const Context& c, Trainer& t, const data::Dataset& data, int64_t b
   const bool bf16 = precision == "bf16", fp16 = precision == "fp16";
   if ((bf16 || fp16) && !ops::native_half(bf16 ? DType::kBF16 : DType::kF16))
     std::printf(
-        "note: this CPU has no matrix units for %s: its numbers are widened and multiplied in "
+        "note: this CPU has no fast units for %s: its numbers are widened and multiplied in "
         "f32, which saves memory and takes somewhat more time than fp32\n",
         precision.c_str());
   std::printf("run folder: %s\n", out.c_str());
@@ -311,8 +311,13 @@ int run_train(Context& c) {
     add_data_metadata(c, metadata);
     const bool averages = c.config.number("ema") > 0;
     if (averages) metadata["ortrain.weights"] = "averages of decay " + c.config.text("ema");
-    const AveragedWeights averaged(trainer.store());
-    export_trained(c, trainer.store(), train, model, metadata, lora);
+    std::optional<ExportDraft> draft;
+    {
+      ParamStore store = trainer.finish();
+      const AveragedWeights averaged(store);
+      draft.emplace(c, store, model, metadata, lora);
+    }
+    draft->publish(train);
     if (averages)
       std::printf("the model holds averages of the weights (--ema %s)\n",
                   c.config.text("ema").c_str());
