@@ -169,8 +169,9 @@ bool native_half(DType dtype) {
     const char* e = std::getenv("ORTRAIN_HALF");
     return std::string_view(e ? e : "");
   }();
-  if (forced == "native") return true;
-  return forced != "widen" && onednn::has_matrix_units(dtype);
+  const onednn::HalfUnits units = onednn::half_units(dtype);
+  if (forced == "native") return units != onednn::HalfUnits::kNone;
+  return forced != "widen" && units == onednn::HalfUnits::kFast;
 }
 
 std::string half_product_reject(const KernelQuery& q) {

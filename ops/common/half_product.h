@@ -1,10 +1,10 @@
 // c[M,N] = op(a) op(b) (+ bias[N]) for 2-D operands of 16-bit floats: f32 sums, rounded once.
 //
-// Where the CPU has matrix units for the type (AMX) the library multiplies the 16-bit numbers as
-// they are. Elsewhere f32 products are faster (AVX-512 BF16 has half the rate of f32 FMA: measured
-// 84 against 165 GFLOP/s a core), so blocks that fit the cache are widened, multiplied in f32 and
-// rounded; no whole operand is. The environment variable ORTRAIN_HALF=native or widen decides
-// instead of the CPU (tests). Refuses other types, mixtures, and empty operands.
+// Where the CPU has fast units for the type (half_units.h) the library multiplies the 16-bit
+// numbers as they are. Elsewhere f32 products are faster (Intel's AVX-512 BF16 has half the rate of
+// f32 FMA: measured 84 against 165 GFLOP/s a core), so blocks that fit the cache are widened,
+// multiplied in f32 and rounded; no whole operand is. Refuses other types, mixtures, and empty
+// operands.
 #pragma once
 
 #include "ops/common/half_units.h"

@@ -1,5 +1,5 @@
-// Whether products of a 16-bit float type run on the CPU's own units for it (AMX), as
-// half_product.h and the note at the start of a 16-bit run want to know. Asks the CPU once.
+// Whether products of a 16-bit float type run on the CPU's own units for it, faster than in f32
+// (onednn.h, HalfUnits), as half_product.h and the note at the start of a 16-bit run want to know.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace ortrain::ops {
 
-// $ORTRAIN_HALF = native or widen decides instead of the CPU (tests).
+// $ORTRAIN_HALF = native (wherever the library can) or widen decides instead of the CPU (tests).
 bool native_half(DType dtype);
 // "" or that they do not, for kernels that are worth nothing elsewhere.
 inline std::string reject_not_native(DType dtype) {

@@ -92,6 +92,14 @@ memory::data_type type_of(DType d) {
          : d == DType::kF16 ? memory::data_type::f16
                             : memory::data_type::f32;
 }
+
+[[maybe_unused]] bool made_by_amd() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
 }  // namespace
 
 Md strided(const Dims& dims, const Dims& strides, DType dtype) {
@@ -100,17 +108,24 @@ Md strided(const Dims& dims, const Dims& strides, DType dtype) {
 Md dense(const Dims& dims, DType dtype) { return strided(dims, row_major_strides(dims), dtype); }
 Md any(const Dims& dims, DType dtype) { return Md(dims, type_of(dtype), memory::format_tag::any); }
 
-bool has_matrix_units(DType dtype) {
+HalfUnits half_units(DType dtype) {
 #if DNNL_VERSION_MAJOR < 3
-  return dtype == DType::kUndefined;  // none of its names for them is sure
+  return dtype == DType::kUndefined ? HalfUnits::kSlow : HalfUnits::kNone;  // no name is sure
 #else
   const auto has = [](dnnl::cpu_isa isa) {
     return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & static_cast<unsigned>(isa)) ==
            static_cast<unsigned>(isa);
   };
-  return dtype == DType::kBF16  ? has(dnnl::cpu_isa::avx512_core_amx)
-         : dtype == DType::kF16 ? has(dnnl::cpu_isa::avx512_core_amx_fp16)
-                                : false;
+  using Isa = dnnl::cpu_isa;
+  if (dtype == DType::kBF16) {
+    if (has(Isa::avx512_core_amx) || (has(Isa::avx512_core_bf16) && made_by_amd()))
+      return HalfUnits::kFast;
+    return has(Isa::avx512_core) ? HalfUnits::kSlow : HalfUnits::kNone;
+  }
+  if (dtype != DType::kF16) return HalfUnits::kNone;
+  return has(Isa::avx512_core_amx_fp16) ? HalfUnits::kFast
+         : has(Isa::avx512_core_fp16)   ? HalfUnits::kSlow
+                                        : HalfUnits::kNone;
 #endif
 }
 

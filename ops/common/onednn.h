@@ -29,9 +29,11 @@ Md any(const Dims& dims, DType dtype = DType::kF32);  // the library chooses
 Md channels_last(const Dims& nhwc, DType dtype = DType::kF32);
 // w[rows, cols] of a matrix stored row-major, or its transpose (stored [cols, rows]) when `trans`.
 Md matrix(int64_t rows, int64_t cols, bool trans, DType dtype = DType::kF32);
-// Whether the CPU has matrix units (AMX) for products of this 16-bit type, and the library uses
-// them.
-bool has_matrix_units(DType dtype);
+// Products of a 16-bit type, operands as they are: the library has none, or some, or they run on
+// units that are faster than f32's. bf16: AMX, or AVX-512 BF16 of AMD (Zen 4 and later), where
+// vdpbf16ps has twice the rate of f32 FMA; Intel's, without AMX, has half of it. f16: AMX-FP16.
+enum class HalfUnits : uint8_t { kNone, kSlow, kFast };
+HalfUnits half_units(DType dtype);
 Dims row_major_strides(const Dims& dims);
 
 // A primitive and the layouts it wants. For backward primitives `src`, `weights`, `bias`, `dst` are

@@ -2,7 +2,7 @@
 # ctest-label: slow
 # ctest-timeout: 1800
 """../precision/precision_check.py with products of 16-bit floats multiplied as they are (ORTRAIN_HALF=native), as a CPU with
-AMX would choose; any CPU computes them. The bounds are the same."""
+fast units for them would choose; others compute them where the library can. The bounds are the same."""
 import os, sys
 
 os.environ["ORTRAIN_HALF"] = "native"
