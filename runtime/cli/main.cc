@@ -12,6 +12,7 @@
 #include "ortrain_config.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/flags.h"
+#include "runtime/crowding.h"
 #include "runtime/threads.h"
 
 namespace ortrain::cli {
@@ -91,6 +92,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   ortrain::bound_spinning(argv);
   ortrain::ops::limit_instruction_set();
+  const ortrain::CrowdingWatch watch;
   try {
     return ortrain::cli::run(argc, argv);
   } catch (const ortrain::Error& e) {
