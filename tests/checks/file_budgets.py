@@ -2,7 +2,7 @@
 """Size budgets: the program stays small enough to be read.
 
 A source file has at most 800 lines (300 is normal, from 500 on it is listed); the core (graph/,
-runtime/, importers/) at most 37,500, with ops/ 70,500. Raising a budget is a commit of its own, with
+runtime/, importers/) at most 37,700, with ops/ 70,500. Raising a budget is a commit of its own, with
 the reason beside the number.
 """
 import os
@@ -25,7 +25,8 @@ FILE_BUDGET, FILE_THOUGHT = 800, 500
 # 36,500 and 69,500: ortrain init (1,200 lines: what to propose for six kinds of data, the recipe with its reasons).
 # 37,500 and 70,500: values made again as often as a memory budget asks for, and the proof of what none can
 # go below (600 lines: the search by rules of eviction, what a copy reads, the rewrite).
-CORE_BUDGET, TOTAL_BUDGET = 37_500, 70_500
+# 37,700: the watch for a busy neighbour (130 lines), an export that is compared with what was trained.
+CORE_BUDGET, TOTAL_BUDGET = 37_700, 70_500
 EXCEPTIONS = {}  # path: (lines, reason)
 
 
