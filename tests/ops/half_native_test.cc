@@ -244,23 +244,30 @@ struct Size {
 };
 const Size kSizes[] = {{5, 3, 7, 13}, {4, 9, 33, 27}, {4, 19, 18, 50}};
 
+int64_t directions(const std::string& way) { return way == "bidirectional" ? 2 : 1; }
+// What a layer and its gradient begin with: X, W, R, B, lengths and the states before.
+Example layer(const Recurrent& l, const std::string& way, const Size& n) {
+  const int64_t d = directions(way), wide = l.gates * n.hidden;
+  const double r = 1 / std::sqrt(static_cast<double>(n.hidden));
+  const ExampleInput state = f({d, n.batch, n.hidden}, -1, 1);
+  std::vector<int64_t> lens(static_cast<size_t>(n.batch), n.steps);
+  lens[1] = 1, lens[2] = 3;
+  Example e{.in = {f({n.steps, n.batch, n.input}, -1, 1), f({d, wide, n.input}, -r, r),
+                   f({d, wide, n.hidden}, -r, r), f({d, 2 * wide}, -r, r), iconst({n.batch}, lens),
+                   state},
+            .attrs = l.attrs};
+  if (l.gates == 4) e.in.push_back(state);
+  e.attrs.set("direction", way);
+  return e;
+}
+
 TEST(HalfNative, Recurrent) {
   for (const Recurrent& l : kLayers) {
     std::vector<Example> more;
     for (const char* way : kWays)
       for (const Size& n : kSizes) {
-        const int64_t d = std::string(way) == "bidirectional" ? 2 : 1, wide = l.gates * n.hidden;
-        const double r = 1 / std::sqrt(static_cast<double>(n.hidden));
-        std::vector<int64_t> lens(static_cast<size_t>(n.batch), n.steps);
-        lens[1] = 1, lens[2] = 3;
-        Example e{.in = {f({n.steps, n.batch, n.input}, -1, 1), f({d, wide, n.input}, -r, r),
-                         f({d, wide, n.hidden}, -r, r), f({d, 2 * wide}, -r, r),
-                         iconst({n.batch}, lens), f({d, n.batch, n.hidden}, -1, 1)},
-                  .attrs = l.attrs,
-                  .outputs = l.gates == 4 ? 3 : 2};
-        if (l.gates == 4) e.in.push_back(f({d, n.batch, n.hidden}, -1, 1));
-        e.attrs.set("direction", std::string(way));
-        more.push_back(std::move(e));
+        more.push_back(layer(l, way, n));
+        more.back().outputs = l.gates == 4 ? 3 : 2;
       }
     check_op(l.name, "half", {1, 4}, more, recurrent_types());
   }
@@ -270,25 +277,17 @@ TEST(HalfNative, RecurrentGrad) {
     std::vector<Example> more;
     for (const char* way : kWays)
       for (const Size& n : kSizes) {
-        const int64_t d = std::string(way) == "bidirectional" ? 2 : 1, wide = l.gates * n.hidden;
-        const double r = 1 / std::sqrt(static_cast<double>(n.hidden));
+        const int64_t d = directions(way);
         const ExampleInput y = f({n.steps, d, n.batch, n.hidden}, -1, 1);
         const ExampleInput state = f({d, n.batch, n.hidden}, -1, 1);
-        std::vector<int64_t> lens(static_cast<size_t>(n.batch), n.steps);
-        lens[1] = 1, lens[2] = 3;
-        Example e{.in = {f({n.steps, n.batch, n.input}, -1, 1), f({d, wide, n.input}, -r, r),
-                         f({d, wide, n.hidden}, -r, r), f({d, 2 * wide}, -r, r),
-                         iconst({n.batch}, lens), state},
-                  .attrs = l.attrs,
-                  .outputs = l.gates == 4 ? 6 : 5};
-        if (l.gates == 4) e.in.push_back(state);
+        Example e = layer(l, way, n);
+        e.outputs = l.gates == 4 ? 6 : 5;
         e.in.push_back(y);
         e.in.push_back(f({d, n.steps, n.batch, l.saved * n.hidden}, 0.1, 0.9));
         if (l.gates == 4) e.in.push_back(f({d, n.steps, n.batch, n.hidden}, -1, 1));
         e.in.push_back(y);      // dY
         e.in.push_back(state);  // dY_h
         if (l.gates == 4) e.in.push_back(state);
-        e.attrs.set("direction", std::string(way));
         more.push_back(std::move(e));
       }
     check_op(cat("ortrain.", l.name, "Grad"), "half", {1, 6}, more, recurrent_types());

@@ -44,6 +44,20 @@ std::vector<float> multiply(const PackedSizes& s, int64_t m, const std::vector<T
   return c;
 }
 
+void expect_sums(const PackedSizes& s, int64_t m, const std::vector<float>& a,
+                 const std::vector<float>& b, const std::vector<float>& c) {
+  double worst = 0;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < s.n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < s.k; ++l)
+        sum += double{a[static_cast<size_t>(i * s.k + l)]} *
+               double{b[static_cast<size_t>(s.trans_b ? j * s.k + l : l * s.n + j)]};
+      worst = std::max(worst, std::abs(sum - c[static_cast<size_t>(i * s.n + j)]));
+    }
+  EXPECT_LE(worst, 4e-7 * static_cast<double>(s.k) + 1e-7);
+}
+
 TEST(PackedProduct, MatchesSumsInDouble) {
   if (!packed_product_available()) GTEST_SKIP() << "needs AVX-512";
   for (const int64_t m : {1, 3, 4, 14, 15, 29})
@@ -55,16 +69,7 @@ TEST(PackedProduct, MatchesSumsInDouble) {
           const auto a = random(static_cast<size_t>(m * k), 1);
           const auto b = random(static_cast<size_t>(k * n), 2);
           const auto c = multiply(s, m, a, b, m);
-          double worst = 0;
-          for (int64_t i = 0; i < m; ++i)
-            for (int64_t j = 0; j < n; ++j) {
-              double sum = 0;
-              for (int64_t l = 0; l < k; ++l)
-                sum += double{a[static_cast<size_t>(i * k + l)]} *
-                       double{b[static_cast<size_t>(trans ? j * k + l : l * n + j)]};
-              worst = std::max(worst, std::abs(sum - c[static_cast<size_t>(i * n + j)]));
-            }
-          EXPECT_LE(worst, 4e-7 * static_cast<double>(k) + 1e-7);
+          expect_sums(s, m, a, b, c);
           EXPECT_EQ(c, multiply(s, m, a, b, 2)) << "rows depend on how they are shared out";
         }
 }
@@ -88,16 +93,7 @@ TEST(PackedProduct, Bf16MatchesSumsInDouble) {
           auto a = random(static_cast<size_t>(m * k), 1), b = random(static_cast<size_t>(k * n), 2);
           const auto half_a = rounded(a), half_b = rounded(b);
           const auto c = multiply(s, m, half_a, half_b, m);
-          double worst = 0;
-          for (int64_t i = 0; i < m; ++i)
-            for (int64_t j = 0; j < n; ++j) {
-              double sum = 0;
-              for (int64_t l = 0; l < k; ++l)
-                sum += double{a[static_cast<size_t>(i * k + l)]} *
-                       double{b[static_cast<size_t>(trans ? j * k + l : l * n + j)]};
-              worst = std::max(worst, std::abs(sum - c[static_cast<size_t>(i * n + j)]));
-            }
-          EXPECT_LE(worst, 4e-7 * static_cast<double>(k) + 1e-7);
+          expect_sums(s, m, a, b, c);
           EXPECT_EQ(c, multiply(s, m, half_a, half_b, 2)) << "rows depend on how they are shared";
         }
 }
