@@ -65,24 +65,18 @@ void compare(const std::string& name, const HostTensor& value, const HostTensor&
 ExportDraft::ExportDraft(const Context& c, const ParamStore& store, const std::string& path,
                          const std::map<std::string, std::string>& metadata, const LoraExport& lora)
     : c_(c), path_(path), aside_(path_.parent_path() / (".export-" + path_.filename().string())) {
-  remove();
   try {
-    fs::create_directories(aside_);
+    fs::remove_all(aside_.path);  // of a run that was cut off
+    fs::create_directories(aside_.path);
     write(store, metadata, lora);
   } catch (const fs::filesystem_error& e) {
-    remove();
     fail(ErrorCode::kIo, "cannot write the exported model beside ", path, ": ", e.what());
-  } catch (...) {
-    remove();
-    throw;
   }
 }
 
-ExportDraft::~ExportDraft() { remove(); }
-
-void ExportDraft::remove() noexcept {
+ExportDraft::Folder::~Folder() {
   std::error_code ignored;
-  fs::remove_all(aside_, ignored);
+  fs::remove_all(path, ignored);
 }
 
 void ExportDraft::write(const ParamStore& store, const std::map<std::string, std::string>& metadata,
@@ -99,12 +93,12 @@ void ExportDraft::write(const ParamStore& store, const std::map<std::string, std
     const auto it = merged.find(name);
     return it == merged.end() ? find(name) : &it->second;
   };
-  const std::string draft = (aside_ / path_.filename()).string();
+  const std::string draft = (aside_.path / path_.filename()).string();
   c_.file->export_model(draft, value, metadata);
   std::vector<std::string> trained;
   for (const StoreEntry& e : store.entries())
     if (e.trainable) trained.push_back(e.name);
-  lora.write((aside_ / "adapters").string(), find, trained);
+  lora.write((aside_.path / "adapters").string(), find, trained);
   ImportOptions options = c_.file->options();
   options.reset_head.clear();  // done
   again_ = open_model(c_, draft, options);
@@ -123,7 +117,7 @@ void ExportDraft::publish(const data::Dataset& sample) {
   run_once(c_, *again_, sample);
   again_.reset();
   try {
-    move_files(aside_, path_.parent_path());
+    move_files(aside_.path, path_.parent_path());
   } catch (const fs::filesystem_error& e) {
     fail(ErrorCode::kIo, "cannot move the exported model to ", path_.string(), ": ", e.what());
   }

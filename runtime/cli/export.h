@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/lora.h"
@@ -24,9 +25,6 @@ class ExportDraft {
  public:
   ExportDraft(const Context& c, const ParamStore& store, const std::string& path,
               const std::map<std::string, std::string>& metadata, const LoraExport& lora);
-  ~ExportDraft();
-  ExportDraft(const ExportDraft&) = delete;
-  ExportDraft& operator=(const ExportDraft&) = delete;
   // Runs the first batch of `sample` through the draft (no output may be NaN) and moves it, its
   // external data and adapters into place.
   void publish(const data::Dataset& sample);
@@ -34,9 +32,16 @@ class ExportDraft {
  private:
   void write(const ParamStore& store, const std::map<std::string, std::string>& metadata,
              const LoraExport& lora);
-  void remove() noexcept;
+  struct Folder {  // removed with what is left in it
+    explicit Folder(std::filesystem::path at) : path(std::move(at)) {}
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    ~Folder();
+    const std::filesystem::path path;
+  };
   const Context& c_;
-  const std::filesystem::path path_, aside_;
+  const std::filesystem::path path_;
+  const Folder aside_;
   std::unique_ptr<OnnxFile> again_;
 };
 

@@ -42,7 +42,7 @@ std::string tried(const Context& c, const std::string& text, const std::string& 
   std::string said;
   {
     const DataRun run(v, v.config.text("data"), Mode::kTrain, false);
-    check_labels(run.targets(), run.data());
+    check_labels(find_targets(v.file->graph(), run.spec()), run.data());
     const std::string bytes = memory_text(run.program().plan());
     said = bytes.substr(0, bytes.find(" ("));
   }

@@ -178,7 +178,7 @@ DataRun::DataRun(const Context& c, const std::string& paths, Mode mode, bool sho
   const data::Fit fit = set_.check_fits(program().arrays());
   for (const auto* list : {&fit.notes, &program().messages()})
     notes_.insert(notes_.end(), list->begin(), list->end());
-  if (mode != Mode::kPredict) targets_ = find_targets(c.file->graph(), spec_);
+  if (mode == Mode::kEval) targets_ = find_targets(c.file->graph(), spec_);
   c.file->release_copies();
   store_.prefault();
   arena_.allocate();

@@ -63,8 +63,8 @@ class DataRun {
   const data::Dataset& data() const { return set_; }
   int64_t batch() const { return batch_; }
   const StepSpec& spec() const { return spec_; }  // of a full batch
-  // What the losses compare; none where nothing is compared (Mode::kPredict). Found here, as this
-  // reads weights of the file, whose copies are given back once the programs have theirs.
+  // What the losses compare, in Mode::kEval. Found here, as this reads weights of the file, whose
+  // copies are given back once the programs have theirs.
   const std::vector<Target>& targets() const { return targets_; }
   Program& program() { return *programs_.at(batch_); }
   const Program& program() const { return *programs_.at(batch_); }
