@@ -108,9 +108,9 @@ Md strided(const Dims& dims, const Dims& strides, DType dtype) {
 Md dense(const Dims& dims, DType dtype) { return strided(dims, row_major_strides(dims), dtype); }
 Md any(const Dims& dims, DType dtype) { return Md(dims, type_of(dtype), memory::format_tag::any); }
 
-HalfUnits half_units(DType dtype) {
+HalfUnits half_units([[maybe_unused]] DType dtype) {
 #if DNNL_VERSION_MAJOR < 3
-  return dtype == DType::kUndefined ? HalfUnits::kSlow : HalfUnits::kNone;  // no name is sure
+  return HalfUnits::kNone;  // none of its names for them is sure
 #else
   const auto has = [](dnnl::cpu_isa isa) {
     return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & static_cast<unsigned>(isa)) ==
