@@ -7,8 +7,10 @@
 // product, whichever is longer; both measured beside it) over the time that it took. Transposes to
 // and from channels-last data are left out: in a network they stand at its borders.
 // ORTRAIN_PERF=TEXT runs entries whose name holds it and prints their steps;
-// ORTRAIN_PERF_THREADS=N. Fails when a share is below a tenth and docs/performance.md does not list
-// it.
+// ORTRAIN_PERF_THREADS=N. docs/performance.md lists what lies below a tenth. Fails when a share
+// that is not listed there is below a twentieth: the same code differs by up to that factor of two
+// between machines, as one's memory is faster in proportion to its cores than another's. What lies
+// between is printed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -268,6 +270,8 @@ class Reference {
   double scale_ = 1e9;
 };
 
+constexpr double kListed = 0.1, kFails = 0.05;  // shares
+
 struct Row {
   std::string name;
   double ms, gbs, gflops, share;
@@ -318,7 +322,7 @@ TEST(Perf, Shares) {
   const std::string docs = listed_text();
   Reference reference;
   std::vector<Row> rows;
-  std::string slow;
+  std::string slow, unlisted;
   for (const PerfEntry& e : perf_table())
     for (const bool gradient : {false, true}) {
       const std::string name =
@@ -330,12 +334,13 @@ TEST(Perf, Shares) {
         if (run.empty()) continue;
         Row row = measure(name, run, reference, filter != nullptr);
         // A busy neighbour slows either side for a while: what lies below the line is seen again.
-        for (int again = 0; again < 4 && row.share < 0.1 && !listed; ++again) {
+        for (int again = 0; again < 4 && row.share < kFails && !listed; ++again) {
           std::this_thread::sleep_for(std::chrono::milliseconds(500));
           const Row next = measure(name, run, reference, false);
           if (next.share > row.share) row = next;
         }
-        if (row.share < 0.1 && !listed) slow += cat("  ", name, "\n");
+        if (row.share < kListed && !listed) unlisted += cat("  ", name, "\n");
+        if (row.share < kFails && !listed) slow += cat("  ", name, "\n");
         rows.push_back(std::move(row));
       } catch (const std::exception& error) {
         ADD_FAILURE() << name << ": " << error.what();
@@ -348,7 +353,9 @@ TEST(Perf, Shares) {
     std::printf("%5.2f %8.2f  %6.1f  %7.1f  %-32s %s\n", r.share, r.ms, r.gbs, r.gflops,
                 r.slowest.c_str(), r.name.c_str());
   }
-  EXPECT_EQ(slow, "") << "below a tenth, and not listed in docs/performance.md";
+  if (!unlisted.empty())
+    std::printf("below a tenth here, and not listed in docs/performance.md:\n%s", unlisted.c_str());
+  EXPECT_EQ(slow, "") << "below a twentieth, and not listed in docs/performance.md";
 }
 
 }  // namespace
