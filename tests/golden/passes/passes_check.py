@@ -8,6 +8,9 @@ each off = all off; a trained window (micro-batches, clipping, momentum, average
 
 fp64: 1e-12 of the largest gradient of the tensor, or of a thousandth of the model's where that is more (a key
 bias has a true gradient of zero). fp32: 2e-6; the sums of a fused or a channels-last kernel have another order.
+Where fp64 has less than 1e-12 of the model's largest, fp32 has nothing but the rounding of addends that cancel, and
+the measure is that largest: conv1.bias of cnn_digits, before a BatchNormalization, is 1e-16; in f32 512 addends of 2.0
+in all (0.22: the largest gradient) leave 4e-8 in one kernel's order and 1e-7 in another's, within 2^-24 of their sum.
 Two passes carry out what a flag asks for; off, they must give the run without the flag: dropout, cast_precision
 and round_tf32 (to the bit). recompute changes no bit. With 16-bit compute the passes that fuse leave out
 roundings, so on and off are compared as two roundings of one fp32 run.
@@ -58,14 +61,18 @@ class Model:
                 for k, v in load_file(os.path.join(folder, f + ".safetensors")).items()}
 
 
-def far(got, want):
-    """The largest difference of a tensor, by the size that its numbers have."""
+def largest(gradients):
+    return max(np.abs(v).max(initial=0) for k, v in gradients.items() if k != "loss")
+
+
+def far(got, want, zeros=()):
+    """The largest difference of a tensor, by the size that its numbers have; `zeros`: by the model's largest."""
     if got.keys() != want.keys():
         return np.inf, f"other tensors: {sorted(got.keys() ^ want.keys())[:3]}"
-    size = max(np.abs(v).max(initial=0) for k, v in want.items() if k != "loss")
+    size = largest(want)
     worst = (0.0, "")
     for k, v in want.items():
-        own = max(np.abs(v).max(initial=0), 1e-3 * size if k != "loss" else 0, 1e-30)
+        own = max(np.abs(v).max(initial=0), (1 if k in zeros else 1e-3) * size if k != "loss" else 0, 1e-30)
         diff = np.abs(got[k] - v).max(initial=0) / own
         worst = max(worst, (np.inf if np.isnan(diff) else float(diff), k))
     return worst
@@ -137,7 +144,11 @@ def check(model):
     with tempfile.TemporaryDirectory() as tmp:
         for what, limit, one, other, trains in pairs(model):
             try:
-                diff, at = far(run(other, trains), run(one, trains))
+                zeros = ()
+                if what.startswith("fp32"):
+                    exact = run(["--precision", "fp64"], False)
+                    zeros = [k for k, v in exact.items() if np.abs(v).max(initial=0) < 1e-12 * largest(exact)]
+                diff, at = far(run(other, trains), run(one, trains), zeros)
             except AssertionError as error:
                 problems.append(f"{what}: {error}")
                 continue
