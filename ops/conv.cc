@@ -116,6 +116,7 @@ OpDef conv_op() {
       .flops = conv_flops,
       .kernels = {{"cpu", "gemm", conv_gemm_reject, conv_gemm},
                   {"cpu", "winograd", conv_winograd_reject, conv_winograd},
+                  {"cpu", "few_channels", conv_few_reject, conv_few},
                   {"cpu", "onednn", conv_reject, conv_onednn},
                   {"cpu", "ref", nullptr, conv_ref}},
       .examples =
@@ -188,6 +189,7 @@ OpDef conv_grad_input_op() {
       .flops = grad_input_flops,
       .kernels = {{"cpu", "gemm", conv_grad_input_gemm_reject, conv_grad_input_gemm},
                   {"cpu", "winograd", conv_grad_input_winograd_reject, conv_grad_input_winograd},
+                  {"cpu", "few_channels", conv_grad_input_few_reject, conv_grad_input_few},
                   {"cpu", "onednn", conv_grad_input_reject, conv_grad_input_onednn},
                   {"cpu", "ref", nullptr, conv_grad_input_ref}},
       .examples =
@@ -237,6 +239,7 @@ OpDef conv_grad_weight_op() {
       .flops = grad_weight_flops,
       .kernels = {{"cpu", "gemm", conv_grad_weight_gemm_reject, conv_grad_weight_gemm},
                   {"cpu", "winograd", conv_grad_weight_winograd_reject, conv_grad_weight_winograd},
+                  {"cpu", "few_channels", conv_grad_weight_few_reject, conv_grad_weight_few},
                   {"cpu", "onednn", conv_grad_weight_reject, conv_grad_weight_onednn},
                   {"cpu", "ref", nullptr, conv_grad_weight_ref}},
       .examples =

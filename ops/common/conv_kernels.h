@@ -5,7 +5,8 @@
 // same type; no operand is widened), channels-last inside (plain channels-first data is reordered
 // on the way in and out); w is packed in the workspace per call. "gemm": f32, channels-last, one
 // product where the weight is large and the windows few. "winograd": f32, channels-last, 3x3
-// windows of stride 1. "ref": any float type, plain loops.
+// windows of stride 1. "few_channels": f32, channels-last, few channels on both sides. "ref": any
+// float type, plain loops.
 #pragma once
 
 #include "ops/common/onednn.h"
@@ -23,12 +24,19 @@ std::string conv_reject(const KernelQuery& q);
 std::string conv_grad_input_reject(const KernelQuery& q);
 std::string conv_grad_weight_reject(const KernelQuery& q);
 
-// "" or why our own f32 kernels ("gemm", "winograd") do not take the query.
+// "" or why our own f32 kernels ("few_channels", "gemm", "winograd") do not take the query.
 inline std::string conv_own_reject(const KernelQuery& q) {
   if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
   if (!channels_last(q.attrs)) return "takes channels-last data";
   return q.attrs.i("group", 1) != 1 ? "groups" : "";
 }
+
+Kernel conv_few(const KernelQuery& q);
+Kernel conv_grad_input_few(const KernelQuery& q);
+Kernel conv_grad_weight_few(const KernelQuery& q);
+std::string conv_few_reject(const KernelQuery& q);
+std::string conv_grad_input_few_reject(const KernelQuery& q);
+std::string conv_grad_weight_few_reject(const KernelQuery& q);
 
 Kernel conv_gemm(const KernelQuery& q);
 Kernel conv_grad_input_gemm(const KernelQuery& q);
