@@ -153,51 +153,81 @@ Layout layout_of(const KernelQuery& q) {
       *strides[4 - i] = extent == 1 ? 0 : step;
       step *= extent;
     }
-    l.mask.boolean = q.in[3].dtype == DType::kBool;
-    l.wide_mask = !l.mask.boolean && q.in[3].dtype != q.in[0].dtype;
+    l.mask.dtype = q.in[3].dtype;
+    l.wide_mask = is_float(l.mask.dtype) && l.mask.dtype != q.in[0].dtype;
   }
   return l;
 }
 
-// --- f32 ----------------------------------------------------------------------------------------
+// --- vectors ------------------------------------------------------------------------------------
 std::string reject(const KernelQuery& q) {
-  for (const TensorDesc& d : q.in)
-    if (d.present() && d.dtype != DType::kF32 && d.dtype != DType::kBool) return "only f32";
-  const AttentionSizes s = layout_of(q).s;
+  const DType dtype = q.in[0].dtype;
+  if (dtype != DType::kF32 && !is_half(dtype)) return "only f32 and 16-bit floats";
+  const Layout l = layout_of(q);
+  const AttentionSizes& s = l.s;
   return s.units() * s.queries * s.keys * s.width * s.v_width == 0 ? "empty tensor" : "";
+}
+std::string reject_grad(const KernelQuery& q) {
+  return q.has_out(3) && is_half(q.in[0].dtype) ? "the 16-bit gradient of a mask" : reject(q);
+}
+
+template <class T>
+AttentionForward<T> forward_args(const Layout& l, const KernelArgs& a) {
+  const T* base = a.x<T>(0);
+  return {l.s,
+          l.operand(base, base, 0),
+          l.operand(base, a.x<T>(1), 1),
+          l.operand(base, a.x<T>(2), 2),
+          l.mask_of(a),
+          l.result(a.y<T>(0)),
+          a.y<float>(1)};
+}
+template <class T>
+AttentionBackward<T> backward_args(const Layout& l, const KernelArgs& a, float* dmask) {
+  const T* base = a.x<T>(0);
+  T* out = a.y<T>(0);
+  return {l.s,
+          l.operand(base, base, 0),
+          l.operand(base, a.x<T>(1), 1),
+          l.operand(base, a.x<T>(2), 2),
+          l.result(a.x<T>(4)),
+          l.result(a.x<T>(6)),
+          l.mask_of(a),
+          a.x<float>(5),
+          l.operand(out, out, 0),
+          l.operand(out, a.y<T>(1), 1),
+          l.operand(out, a.y<T>(2), 2),
+          dmask};
 }
 
 Kernel prepare_simd(const KernelQuery& q) {
   const Layout l = layout_of(q);
-  return {attention_forward_workspace(l.s) * static_cast<size_t>(q.threads),
-          [l, threads = q.threads](const KernelArgs& a) {
-            const float* base = a.x<float>(0);
-            attention_forward_f32({l.s, l.operand(base, base, 0), l.operand(base, a.x<float>(1), 1),
-                                   l.operand(base, a.x<float>(2), 2), l.mask_of(a),
-                                   l.result(a.y<float>(0)), a.y<float>(1)},
-                                  threads, a.workspace);
+  const DType dtype = q.in[0].dtype;
+  return {attention_forward_workspace(l.s, dtype) * static_cast<size_t>(q.threads),
+          [l, dtype, threads = q.threads](const KernelArgs& a) {
+            if (is_half(dtype))
+              attention_forward(forward_args<uint16_t>(l, a), dtype, threads, a.workspace);
+            else
+              attention_forward(forward_args<float>(l, a), threads, a.workspace);
           }};
 }
-
 Kernel prepare_simd_grad(const KernelQuery& q) {
   const Layout l = layout_of(q);
-  return {attention_backward_workspace(l.s) * static_cast<size_t>(q.threads),
-          [l, threads = q.threads](const KernelArgs& a) {
-            const float* base = a.x<float>(0);
-            float* out = a.y<float>(0);
-            attention_backward_f32(
-                {l.s, l.operand(base, base, 0), l.operand(base, a.x<float>(1), 1),
-                 l.operand(base, a.x<float>(2), 2), l.result(a.x<float>(4)),
-                 l.result(a.x<float>(6)), l.mask_of(a), a.x<float>(5), l.operand(out, out, 0),
-                 l.operand(out, a.y<float>(1), 1), l.operand(out, a.y<float>(2), 2), a.y<float>(3)},
-                threads, a.workspace);
+  const DType dtype = q.in[0].dtype;
+  return {attention_backward_workspace(l.s, dtype) * static_cast<size_t>(q.threads),
+          [l, dtype, threads = q.threads](const KernelArgs& a) {
+            if (is_half(dtype))
+              attention_backward(backward_args<uint16_t>(l, a, nullptr), dtype, threads,
+                                 a.workspace);
+            else
+              attention_backward(backward_args<float>(l, a, a.y<float>(3)), threads, a.workspace);
           }};
 }
 
-// --- 16-bit floats ------------------------------------------------------------------------------
+// --- products of 16-bit floats ------------------------------------------------------------------
 std::string reject_half(const KernelQuery& q) {
   const Layout l = layout_of(q);
-  return reject_half_attention(q, l.s, l.has_mask && !l.mask.boolean && !l.wide_mask);
+  return reject_half_attention(q, l.s, l.has_mask && is_half(l.mask.dtype));
 }
 std::string reject_half_grad(const KernelQuery& q) {
   return q.has_out(3) ? "the gradient of a mask" : reject_half(q);
@@ -238,7 +268,7 @@ void ref_scores(const Layout& l, double scale, const AttentionMask& mask, const 
     out[j] = sum * scale;
     if (mask.p) {
       const int64_t at = mask.at(b, h, t) + j * mask.key;
-      if (!mask.boolean)
+      if (mask.dtype != DType::kBool)
         out[j] += l.wide_mask ? static_cast<double>(static_cast<const Stats<T>*>(mask.p)[at])
                               : load(static_cast<const T*>(mask.p)[at]);
       else if (!static_cast<const bool*>(mask.p)[at])
@@ -473,7 +503,7 @@ void register_fused_attention(OpTable& table) {
       .precision = Precision::kAlways16,
       .flops = flops,
       .kernels = {{"cpu", "half", reject_half_grad, prepare_half<false>},
-                  {"cpu", "simd", reject, prepare_simd_grad},
+                  {"cpu", "simd", reject_grad, prepare_simd_grad},
                   {"cpu", "ref", nullptr, prepare_ref<false>}},
       .examples = {{.in = {f({1, 2, 3, 4}), f({1, 2, 5, 4}), f({1, 2, 5, 6}), f({5}),
                            f({1, 2, 3, 6}), stats, f({1, 2, 3, 6})},

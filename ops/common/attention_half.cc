@@ -126,7 +126,7 @@ struct Pass {
     const int64_t at = m.at(b, h, t);
     top = -kInf;
     for (int64_t j = 0; j < visible; ++j) {
-      if (!m.boolean)
+      if (m.dtype != DType::kBool)
         row[j] += static_cast<const float*>(m.p)[at + j * m.key];
       else if (!static_cast<const uint8_t*>(m.p)[at + j * m.key])
         row[j] = -kInf;
@@ -230,7 +230,8 @@ struct Pass {
 std::string reject_half_attention(const KernelQuery& q, const AttentionSizes& s, bool half_mask) {
   const DType dtype = q.in[0].dtype;
   if (!is_half(dtype)) return "takes 16-bit floats";
-  if (std::string why = reject_not_native(dtype); !why.empty()) return why;
+  if (std::string why = reject_not_native(dtype, onednn::HalfUnits::kTiles); !why.empty())
+    return why;
   if (s.units() * s.queries * s.keys * s.width * s.v_width == 0) return "empty tensor";
   if (s.heads != s.kv_heads) return "key heads that serve groups";
   if (half_mask) return "a 16-bit mask";

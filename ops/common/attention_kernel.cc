@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/half.h"
 #include "runtime/kernel.h"
 
 // Two x86 sets beyond the baseline are enough; register tiles need vectors of fixed size.
@@ -188,7 +189,7 @@ HWY_INLINE V exp(V x) {
   return hn::IfThenZeroElse(far, hn::Mul(e, hn::BitCast(d, power)));
 }
 
-// One head's view of the mask as float rows; bool and strided rows go through `buffer`, kRows rows
+// One head's view of the mask as float rows; others than dense f32 go through `buffer`, kRows rows
 // of `ld` floats (one is enough when all queries share it).
 struct MaskRows {
   const AttentionMask& m;
@@ -198,15 +199,23 @@ struct MaskRows {
   const float* row(int64_t t, int64_t slot) {
     if (!m.p) return nullptr;
     const int64_t at = base + t * m.row;
-    if (!m.boolean && m.key == 1) return static_cast<const float*>(m.p) + at;
+    if (m.dtype == DType::kF32 && m.key == 1) return static_cast<const float*>(m.p) + at;
     if (m.row == 0 && shared_ready) return buffer;
     shared_ready = true;
     float* out = buffer + (m.row == 0 ? 0 : slot * ld);
+    if (is_half(m.dtype) && m.key == 1) {
+      half_to_float(m.dtype, static_cast<const uint16_t*>(m.p) + at, out, keys);
+      return out;
+    }
     for (int64_t s = 0; s < keys; ++s) {
       const int64_t i = at + s * m.key;
-      out[s] = !m.boolean                            ? static_cast<const float*>(m.p)[i]
-               : static_cast<const uint8_t*>(m.p)[i] ? 0.f
-                                                     : -std::numeric_limits<float>::infinity();
+      if (m.dtype == DType::kBool)
+        out[s] =
+            static_cast<const uint8_t*>(m.p)[i] ? 0.f : -std::numeric_limits<float>::infinity();
+      else if (is_half(m.dtype))
+        half_to_float(m.dtype, static_cast<const uint16_t*>(m.p) + i, out + s, 1);
+      else
+        out[s] = static_cast<const float*>(m.p)[i];
     }
     return out;
   }
@@ -373,7 +382,7 @@ HWY_INLINE void ahead(const AttentionPlane<T>& x, AttentionUnit next, int64_t he
     for (int64_t j = 0; j < width; j += 16) __builtin_prefetch(row + j, 0, 2);
 }
 
-void forward_unit(const AttentionForwardArgs& a, AttentionUnit unit, AttentionUnit next,
+void forward_unit(const AttentionForward<float>& a, AttentionUnit unit, AttentionUnit next,
                   const AttentionScratch& w, int64_t ld) {
   const int64_t b = unit.batch, kv = unit.head;
   const AttentionSizes& s = a.s;
@@ -404,7 +413,7 @@ void forward_unit(const AttentionForwardArgs& a, AttentionUnit unit, AttentionUn
   }
 }
 
-void backward_unit(const AttentionBackwardArgs& a, AttentionUnit unit, AttentionUnit next,
+void backward_unit(const AttentionBackward<float>& a, AttentionUnit unit, AttentionUnit next,
                    const AttentionScratch& w, int64_t ld, int64_t block) {
   const int64_t b = unit.batch, kv = unit.head;
   const AttentionSizes& s = a.s;
@@ -487,8 +496,67 @@ int64_t block_of(const AttentionSizes& s) {
 
 size_t part(int64_t count) { return static_cast<size_t>((count + 15) / 16 * 16); }
 
+// A unit of 16-bit operands, widened: all its heads, dense. The first planes are operands, the
+// others results.
+struct WideUnit {
+  const AttentionSizes& s;
+  AttentionUnit unit;
+  DType dtype;
+  float* free;  // what comes next
+
+  int64_t group() const { return s.heads / s.kv_heads; }
+  AttentionSizes sizes() const {
+    AttentionSizes one = s;
+    one.batch = 1, one.heads = group(), one.kv_heads = 1;
+    return one;
+  }
+  AttentionMask mask(AttentionMask m) const {
+    const int64_t at = m.at(unit.batch, unit.head * group(), 0);
+    if (m.p) m.p = static_cast<const char*>(m.p) + at * static_cast<int64_t>(size_of(m.dtype));
+    return m;
+  }
+  int64_t stats() const { return (unit.batch * s.heads + unit.head * group()) * s.queries * 2; }
+
+  AttentionPlane<float> room(bool wanted, bool of_queries, int64_t width) {
+    const int64_t rows = of_queries ? s.queries : s.keys;
+    const AttentionPlane<float> to{wanted ? free : nullptr, 0, rows * width, width};
+    free += part((of_queries ? group() : 1) * rows * width);
+    return to;
+  }
+  AttentionPlane<const float> widen(const AttentionPlane<const uint16_t>& x, bool of_queries,
+                                    int64_t width) {
+    const AttentionPlane<float> to = room(true, of_queries, width);
+    each(of_queries, [&](int64_t h, int64_t h0, int64_t r) {
+      half_to_float(dtype, x.at(unit.batch, h0 + h, r), to.at(0, h, r), width);
+    });
+    return {to.p, to.batch, to.head, to.row};
+  }
+  void narrow(const AttentionPlane<float>& x, bool of_queries, int64_t width,
+              const AttentionPlane<uint16_t>& to) const {
+    if (!x.p) return;
+    each(of_queries, [&](int64_t h, int64_t h0, int64_t r) {
+      float_to_half(dtype, x.at(0, h, r), to.at(unit.batch, h0 + h, r), width);
+    });
+  }
+  template <class Body>  // body(head of the unit, its first head in all, row)
+  void each(bool of_queries, Body&& body) const {
+    const int64_t heads = of_queries ? group() : 1, rows = of_queries ? s.queries : s.keys;
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t r = 0; r < rows; ++r) body(h, unit.head * heads, r);
+  }
+  static int64_t floats(const AttentionSizes& s, bool backward) {
+    WideUnit count{s, {}, DType::kF32, nullptr};
+    int64_t n = 0;
+    for (const bool of_queries : {true, false})
+      for (const int64_t width : {s.width, s.v_width})
+        n += static_cast<int64_t>(
+            part((of_queries ? count.group() : 1) * (of_queries ? s.queries : s.keys) * width));
+    return backward ? 2 * n : n;
+  }
+};
+
 // Cuts one thread's scratch memory; from a null base the result only tells the size, in floats.
-size_t cut(const AttentionSizes& s, bool backward, float* base, AttentionScratch* w) {
+size_t cut(const AttentionSizes& s, bool backward, bool half, float* base, AttentionScratch* w) {
   const int64_t ld = stride_of(s), rows = backward ? block_of(s) : 8;
   size_t used = 0;
   const auto take = [&](float*& p, int64_t count) {
@@ -504,19 +572,21 @@ size_t cut(const AttentionSizes& s, bool backward, float* base, AttentionScratch
   take(w->scores, rows * ld);
   take(w->dscores, backward ? rows * ld : 0);
   take(w->mask, 8 * ld);
+  take(w->wide, half ? WideUnit::floats(s, backward) : 0);
   return used;
 }
 
 // body(unit, the unit after it, scratch) for every batch and key head.
 template <class Body>
-void for_units(const AttentionSizes& s, bool backward, int threads, void* workspace, Body&& body) {
+void for_units(const AttentionSizes& s, bool backward, bool half, int threads, void* workspace,
+               Body&& body) {
   const int64_t units = s.units(), pieces = std::min<int64_t>(threads, units);
   AttentionScratch none;
-  const size_t each = cut(s, backward, nullptr, &none);
+  const size_t each = cut(s, backward, half, nullptr, &none);
   parallel_for(threads, pieces, 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       AttentionScratch w;
-      cut(s, backward, static_cast<float*>(workspace) + static_cast<size_t>(p) * each, &w);
+      cut(s, backward, half, static_cast<float*>(workspace) + static_cast<size_t>(p) * each, &w);
       const int64_t end = units * (p + 1) / pieces;
       const auto unit = [&](int64_t u) -> AttentionUnit {
         return u < end ? AttentionUnit{u / s.kv_heads, u % s.kv_heads} : AttentionUnit{};
@@ -526,29 +596,72 @@ void for_units(const AttentionSizes& s, bool backward, int threads, void* worksp
   });
 }
 
-size_t workspace(const AttentionSizes& s, bool backward) {
+size_t workspace(const AttentionSizes& s, bool backward, DType dtype) {
   AttentionScratch none;
-  return cut(s, backward, nullptr, &none) * sizeof(float);
+  return cut(s, backward, is_half(dtype), nullptr, &none) * sizeof(float);
 }
 
 }  // namespace
 
-size_t attention_forward_workspace(const AttentionSizes& s) { return workspace(s, false); }
-size_t attention_backward_workspace(const AttentionSizes& s) { return workspace(s, true); }
+size_t attention_forward_workspace(const AttentionSizes& s, DType dtype) {
+  return workspace(s, false, dtype);
+}
+size_t attention_backward_workspace(const AttentionSizes& s, DType dtype) {
+  return workspace(s, true, dtype);
+}
 
-void attention_forward_f32(const AttentionForwardArgs& a, int threads, void* workspace) {
+void attention_forward(const AttentionForward<float>& a, int threads, void* workspace) {
   const int64_t ld = stride_of(a.s);
-  for_units(a.s, false, threads, workspace,
+  for_units(a.s, false, false, threads, workspace,
             [&](AttentionUnit unit, AttentionUnit next, const AttentionScratch& w) {
               HWY_DYNAMIC_DISPATCH(forward_unit)(a, unit, next, w, ld);
             });
 }
 
-void attention_backward_f32(const AttentionBackwardArgs& a, int threads, void* workspace) {
+void attention_backward(const AttentionBackward<float>& a, int threads, void* workspace) {
   const int64_t ld = stride_of(a.s), block = block_of(a.s);
-  for_units(a.s, true, threads, workspace,
+  for_units(a.s, true, false, threads, workspace,
             [&](AttentionUnit unit, AttentionUnit next, const AttentionScratch& w) {
               HWY_DYNAMIC_DISPATCH(backward_unit)(a, unit, next, w, ld, block);
+            });
+}
+
+void attention_forward(const AttentionForward<uint16_t>& a, DType dtype, int threads,
+                       void* workspace) {
+  const AttentionSizes& s = a.s;
+  const int64_t ld = stride_of(s);
+  for_units(s, false, true, threads, workspace,
+            [&](AttentionUnit unit, AttentionUnit, const AttentionScratch& w) {
+              WideUnit wide{s, unit, dtype, w.wide};
+              AttentionForward<float> one;
+              one.s = wide.sizes();
+              one.q = wide.widen(a.q, true, s.width), one.k = wide.widen(a.k, false, s.width);
+              one.v = wide.widen(a.v, false, s.v_width), one.mask = wide.mask(a.mask);
+              one.y = wide.room(true, true, s.v_width);
+              if (a.stats) one.stats = a.stats + wide.stats();
+              HWY_DYNAMIC_DISPATCH(forward_unit)(one, {0, 0}, {}, w, ld);
+              wide.narrow(one.y, true, s.v_width, a.y);
+            });
+}
+
+void attention_backward(const AttentionBackward<uint16_t>& a, DType dtype, int threads,
+                        void* workspace) {
+  const AttentionSizes& s = a.s;
+  const int64_t ld = stride_of(s), block = block_of(s);
+  for_units(s, true, true, threads, workspace,
+            [&](AttentionUnit unit, AttentionUnit, const AttentionScratch& w) {
+              WideUnit wide{s, unit, dtype, w.wide};
+              AttentionBackward<float> one;
+              one.s = wide.sizes();
+              one.q = wide.widen(a.q, true, s.width), one.k = wide.widen(a.k, false, s.width);
+              one.v = wide.widen(a.v, false, s.v_width), one.y = wide.widen(a.y, true, s.v_width);
+              one.dy = wide.widen(a.dy, true, s.v_width), one.mask = wide.mask(a.mask);
+              one.stats = a.stats + wide.stats();
+              one.dq = wide.room(a.dq.p, true, s.width), one.dk = wide.room(a.dk.p, false, s.width);
+              one.dv = wide.room(a.dv.p, false, s.v_width);
+              HWY_DYNAMIC_DISPATCH(backward_unit)(one, {0, 0}, {}, w, ld, block);
+              wide.narrow(one.dq, true, s.width, a.dq), wide.narrow(one.dk, false, s.width, a.dk);
+              wide.narrow(one.dv, false, s.v_width, a.dv);
             });
 }
 

@@ -1,4 +1,5 @@
-// f32 attention over strided operands, forward and backward, with vector instructions.
+// Attention over strided operands, forward and backward, with vector instructions, in f32; 16-bit
+// operands are widened and results rounded head by head, in the cache.
 //
 // Nothing of size T x S per head is kept: forward holds a few rows of scores, backward a block of
 // rows (kBlockBytes) that it computes again from the row maxima and sums. Keys beyond the causal
@@ -8,6 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "graph/dtype.h"
 
 namespace ortrain::ops {
 
@@ -32,25 +35,28 @@ struct AttentionPlane {
 // Broadcast over [batch, heads, T, S] by zero strides. Float: added; bool: false hides the key.
 struct AttentionMask {
   const void* p = nullptr;  // null: none
-  bool boolean = false;
+  DType dtype = DType::kF32;  // bool, f32 or a 16-bit float
   int64_t batch = 0, head = 0, row = 0, key = 0;
   int64_t at(int64_t b, int64_t h, int64_t t) const { return b * batch + h * head + t * row; }
 };
 
-struct AttentionForwardArgs {
+// T: float, or uint16_t for bits of a 16-bit float.
+template <class T>
+struct AttentionForward {
   AttentionSizes s;
-  AttentionPlane<const float> q, k, v;
+  AttentionPlane<const T> q, k, v;
   AttentionMask mask;
-  AttentionPlane<float> y;
+  AttentionPlane<T> y;
   float* stats = nullptr;  // [batch, heads, T, 2]: row maximum, 1 / sum; may be null
 };
-struct AttentionBackwardArgs {
+template <class T>
+struct AttentionBackward {
   AttentionSizes s;
-  AttentionPlane<const float> q, k, v, y, dy;
+  AttentionPlane<const T> q, k, v, y, dy;
   AttentionMask mask;
   const float* stats = nullptr;
-  AttentionPlane<float> dq, dk, dv;  // p null: not wanted
-  float* dmask = nullptr;            // [batch, heads, T, S], not summed; null: not wanted
+  AttentionPlane<T> dq, dk, dv;  // p null: not wanted
+  float* dmask = nullptr;  // [batch, heads, T, S], not summed; null: not wanted (16 bits: null)
 };
 
 struct AttentionUnit {  // one batch and key head
@@ -61,12 +67,17 @@ struct AttentionScratch {   // of one thread
   float *k, *v, *q, *dy;    // rows copied together where they are strided
   float *scores, *dscores;  // [rows of a block, ld]
   float* mask;              // [8, ld]
+  float* wide;              // the unit's operands and results in f32, for 16-bit ones
 };
 
-// Bytes of scratch memory per thread.
-size_t attention_forward_workspace(const AttentionSizes& s);
-size_t attention_backward_workspace(const AttentionSizes& s);
-void attention_forward_f32(const AttentionForwardArgs& a, int threads, void* workspace);
-void attention_backward_f32(const AttentionBackwardArgs& a, int threads, void* workspace);
+// Bytes of scratch memory per thread; dtype: f32, or the 16-bit type of the operands.
+size_t attention_forward_workspace(const AttentionSizes& s, DType dtype);
+size_t attention_backward_workspace(const AttentionSizes& s, DType dtype);
+void attention_forward(const AttentionForward<float>& a, int threads, void* workspace);
+void attention_backward(const AttentionBackward<float>& a, int threads, void* workspace);
+void attention_forward(const AttentionForward<uint16_t>& a, DType dtype, int threads,
+                       void* workspace);
+void attention_backward(const AttentionBackward<uint16_t>& a, DType dtype, int threads,
+                        void* workspace);
 
 }  // namespace ortrain::ops

@@ -164,14 +164,14 @@ void column_sums(DType dtype, const void* x, int64_t rows, int64_t cols, DType s
 
 }  // namespace
 
-bool native_half(DType dtype) {
+bool native_half(DType dtype, onednn::HalfUnits least) {
   static const std::string_view forced = [] {
     const char* e = std::getenv("ORTRAIN_HALF");
     return std::string_view(e ? e : "");
   }();
   const onednn::HalfUnits units = onednn::half_units(dtype);
   if (forced == "native") return units != onednn::HalfUnits::kNone;
-  return forced != "widen" && units == onednn::HalfUnits::kFast;
+  return forced != "widen" && units >= least;
 }
 
 std::string half_product_reject(const KernelQuery& q) {

@@ -4,15 +4,16 @@
 
 #include <string>
 
-#include "graph/dtype.h"
+#include "ops/common/onednn.h"
 
 namespace ortrain::ops {
 
 // $ORTRAIN_HALF = native (wherever the library can) or widen decides instead of the CPU (tests).
-bool native_half(DType dtype);
+bool native_half(DType dtype, onednn::HalfUnits least = onednn::HalfUnits::kFast);
 // "" or that they do not, for kernels that are worth nothing elsewhere.
-inline std::string reject_not_native(DType dtype) {
-  return native_half(dtype) ? "" : "16-bit products are slower than f32 here";
+inline std::string reject_not_native(DType dtype,
+                                     onednn::HalfUnits least = onednn::HalfUnits::kFast) {
+  return native_half(dtype, least) ? "" : "16-bit products are slower than f32 here";
 }
 
 }  // namespace ortrain::ops

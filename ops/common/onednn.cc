@@ -118,12 +118,12 @@ HalfUnits half_units([[maybe_unused]] DType dtype) {
   };
   using Isa = dnnl::cpu_isa;
   if (dtype == DType::kBF16) {
-    if (has(Isa::avx512_core_amx) || (has(Isa::avx512_core_bf16) && made_by_amd()))
-      return HalfUnits::kFast;
+    if (has(Isa::avx512_core_amx)) return HalfUnits::kTiles;
+    if (has(Isa::avx512_core_bf16) && made_by_amd()) return HalfUnits::kFast;
     return has(Isa::avx512_core) ? HalfUnits::kSlow : HalfUnits::kNone;
   }
   if (dtype != DType::kF16) return HalfUnits::kNone;
-  return has(Isa::avx512_core_amx_fp16) ? HalfUnits::kFast
+  return has(Isa::avx512_core_amx_fp16) ? HalfUnits::kTiles
          : has(Isa::avx512_core_fp16)   ? HalfUnits::kSlow
                                         : HalfUnits::kNone;
 #endif

@@ -30,9 +30,9 @@ Md channels_last(const Dims& nhwc, DType dtype = DType::kF32);
 // w[rows, cols] of a matrix stored row-major, or its transpose (stored [cols, rows]) when `trans`.
 Md matrix(int64_t rows, int64_t cols, bool trans, DType dtype = DType::kF32);
 // Products of a 16-bit type, operands as they are: the library has none, or some, or they run on
-// units that are faster than f32's. bf16: AMX, or AVX-512 BF16 of AMD (Zen 4 and later), where
-// vdpbf16ps has twice the rate of f32 FMA; Intel's, without AMX, has half of it. f16: AMX-FP16.
-enum class HalfUnits : uint8_t { kNone, kSlow, kFast };
+// units that are faster than f32's, or on AMX's tiles. bf16: AVX-512 BF16 of AMD (Zen 4 and later)
+// is fast: vdpbf16ps has twice the rate of f32 FMA there; Intel's has half of it. f16: AMX-FP16.
+enum class HalfUnits : uint8_t { kNone, kSlow, kFast, kTiles };
 HalfUnits half_units(DType dtype);
 Dims row_major_strides(const Dims& dims);
 

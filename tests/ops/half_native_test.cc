@@ -216,6 +216,36 @@ TEST(HalfNative, AttentionGrad) {
         .outputs = 3}});
 }
 
+// The f32 kernel on 16-bit operands: rounded once. Key heads that serve groups, tokens before
+// heads, masks of every type.
+TEST(HalfNative, AttentionInF32) {
+  const auto x = [](int64_t heads, int64_t rows, int64_t width) {
+    return f({2, heads, rows, width}, -1, 1);
+  };
+  const auto y = [](int64_t rows) { return f({2, 4, rows, 33}, -1, 1); };
+  const auto bits = [](int64_t keys) { return bools({2, 1, 1, keys}); };
+  const ExampleInput qkv = f({2, 70, 3, 4, 17}, -1, 1), one = f({2, 70, 4, 17}, -1, 1);
+  Attrs tokens = kCausal;
+  tokens.set("token_major", int64_t{1});
+  std::vector<Example> forward, backward;
+  for (const ExampleInput& mask : {absent(), bits(77), f({1, 4, 1, 77}), f({37, 77})}) {
+    forward.push_back({.in = {x(4, 37, 20), x(2, 77, 20), x(2, 77, 33), mask}, .outputs = 2});
+    backward.push_back({.in = {x(4, 37, 20), x(2, 77, 20), x(2, 77, 33), mask, y(37),
+                               f({2, 4, 37, 2}, 1, 2), y(37)},
+                        .outputs = 3});
+  }
+  forward.push_back({.in = {qkv}, .attrs = tokens, .outputs = 2});
+  backward.push_back({.in = {qkv, absent(), absent(), absent(), one, f({2, 4, 70, 2}, 1, 2), one},
+                      .attrs = tokens});
+  for (const DType dtype : {DType::kBF16, DType::kF16})
+    for (const auto& [name, examples] :
+         {std::pair("ortrain.Attention", forward), std::pair("ortrain.AttentionGrad", backward)}) {
+      const OpDef& op = *all_ops().find(name);
+      for (size_t i = 0; i < examples.size(); ++i)
+        check(op, examples[i], label(op, i, std::string(name_of(dtype))), dtype, "simd", {}, true);
+    }
+}
+
 // Recurrent layers round h, and backward the gates' gradients, before each product of theirs. Such
 // an error is u of a term at a time; later steps, whose weights may exceed 1, and both products of
 // a value add to it: hence 4 and 6.
