@@ -206,6 +206,7 @@ OpDef linear_op() {
       .precision = Precision::kAlways16,
       .flops = flops_xw,
       .kernels = {{"cpu", "half", half_product_reject, half_linear},
+                  {"cpu", "panels", panels_linear_reject, panels_linear},
                   {"cpu", "onednn", onednn::reject_not_f32, onednn_linear},
                   {"cpu", "ref", nullptr, ref_linear}},
       .examples = {{.in = {f({2, 3}), f({3, 4}), f({4})}},

@@ -27,4 +27,12 @@ void limit_instruction_set() {
 #endif
 }
 
+bool made_by_amd() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
 }  // namespace ortrain::ops

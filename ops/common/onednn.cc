@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include "graph/error.h"
+#include "ops/common/isa.h"
 
 namespace ortrain::onednn {
 namespace {
@@ -92,14 +93,6 @@ memory::data_type type_of(DType d) {
          : d == DType::kF16 ? memory::data_type::f16
                             : memory::data_type::f32;
 }
-
-[[maybe_unused]] bool made_by_amd() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("amd");
-#else
-  return false;
-#endif
-}
 }  // namespace
 
 Md strided(const Dims& dims, const Dims& strides, DType dtype) {
@@ -119,7 +112,7 @@ HalfUnits half_units([[maybe_unused]] DType dtype) {
   using Isa = dnnl::cpu_isa;
   if (dtype == DType::kBF16) {
     if (has(Isa::avx512_core_amx)) return HalfUnits::kTiles;
-    if (has(Isa::avx512_core_bf16) && made_by_amd()) return HalfUnits::kFast;
+    if (has(Isa::avx512_core_bf16) && ops::made_by_amd()) return HalfUnits::kFast;
     return has(Isa::avx512_core) ? HalfUnits::kSlow : HalfUnits::kNone;
   }
   if (dtype != DType::kF16) return HalfUnits::kNone;

@@ -222,59 +222,87 @@ int64_t panel_at(const Depths& c, int64_t l0, int64_t depth, int64_t p) {
 
 int64_t panels(const PackedSizes& s) { return ceil_div(s.n, kPanel); }
 
-void pack(const PackedSizes& s, const void* right, int64_t first, int64_t last, float* packed) {
-  const Depths c = depths_of(s);
+// Panel p of b, units [l0, l0 + depth).
+void pack_panel(const PackedSizes& s, const void* right, int64_t l0, int64_t depth, int64_t p,
+                float* to) {
   const auto* b = static_cast<const float*>(right);
   const auto* half = static_cast<const uint16_t*>(right);
+  const int64_t j = p * kPanel, cols = std::min(kPanel, s.n - j);
+  if (!s.trans_b && s.bf16)
+    return pack_pairs_along(half + 2 * l0 * s.n + j, s.n, cols, std::min(2 * depth, s.k - 2 * l0),
+                            to);
+  if (!s.trans_b) return pack_along(b + l0 * s.n + j, s.n, cols, depth, to);
+  if (cols < kPanel) std::fill_n(to, kPanel * depth, 0.f);
+  if (s.bf16 && s.k % 2)
+    pack_odd_across(half + j * s.k, s.k, cols, l0, depth, to, kPanel);
+  else
+    pack_across(b + j * units(s) + l0, units(s), cols, depth, to, kPanel);
+}
+
+void pack(const PackedSizes& s, const void* right, int64_t first, int64_t last, float* packed) {
+  const Depths c = depths_of(s);
   for (int64_t l0 = 0; l0 < units(s); l0 += c.depth) {
     const int64_t depth = std::min(c.depth, units(s) - l0);
-    for (int64_t p = first; p < last; ++p) {
-      float* to = packed + panel_at(c, l0, depth, p);
-      const int64_t j = p * kPanel, cols = std::min(kPanel, s.n - j);
-      if (!s.trans_b && s.bf16) {
-        pack_pairs_along(half + 2 * l0 * s.n + j, s.n, cols, std::min(2 * depth, s.k - 2 * l0), to);
-        continue;
-      }
-      if (!s.trans_b) {
-        pack_along(b + l0 * s.n + j, s.n, cols, depth, to);
-        continue;
-      }
-      if (cols < kPanel) std::fill_n(to, kPanel * depth, 0.f);
-      if (s.bf16 && s.k % 2)
-        pack_odd_across(half + j * s.k, s.k, cols, l0, depth, to, kPanel);
-      else
-        pack_across(b + j * units(s) + l0, units(s), cols, depth, to, kPanel);
-    }
+    for (int64_t p = first; p < last; ++p)
+      pack_panel(s, right, l0, depth, p, packed + panel_at(c, l0, depth, p));
+  }
+}
+
+// The rows of a, packed tile by tile: units [l0, l0 + depth).
+void pack_left(const PackedSizes& s, int64_t m, const void* a, int64_t l0, int64_t depth,
+               float* left) {
+  const int64_t tiles = ceil_div(m, kTile), ld = units(s);
+  for (int64_t t = 0; t < tiles; ++t) {
+    const Range r = part(m, tiles, t);
+    const int64_t rows = r.end - r.begin;
+    float* to = left + r.begin * depth;
+    if (s.bf16 && s.k % 2)
+      pack_odd_across(static_cast<const uint16_t*>(a) + r.begin * s.k, s.k, rows, l0, depth, to,
+                      rows);
+    else
+      pack_across(static_cast<const float*>(a) + r.begin * ld + l0, ld, rows, depth, to, rows);
+  }
+}
+
+// c's columns of panel p (+)= left panel; c begins as the bias where `first`.
+void multiply_panel(const PackedSizes& s, int64_t m, const float* left, const float* panel,
+                    int64_t depth, int64_t p, float* c, bool first, const float* bias) {
+  const Tiles& all = s.bf16 ? kBf16Tiles : kTiles;
+  const int64_t tiles = ceil_div(m, kTile), j = p * kPanel, cols = std::min(kPanel, s.n - j);
+  const int64_t vectors = ceil_div(cols, kLanes), tail = cols - (vectors - 1) * kLanes;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const Range r = part(m, tiles, t);
+    float* to = c + r.begin * s.n + j;
+    if (first && bias)
+      for (int64_t i = r.begin; i < r.end; ++i)
+        std::copy_n(bias + j, cols, to + (i - r.begin) * s.n);
+    const TileFn f =
+        all[static_cast<size_t>(r.end - r.begin - 1)][static_cast<size_t>(vectors - 1)];
+    f(left + r.begin * depth, panel, depth, to, s.n, !first || bias, tail);
   }
 }
 
 void multiply(const PackedSizes& s, int64_t m, const void* a, const float* packed, float* c,
-              float* left) {
+              float* left, const float* bias) {
   const Depths cut = depths_of(s);
-  const int64_t tiles = ceil_div(m, kTile), ld = units(s);
-  const Tiles& all = s.bf16 ? kBf16Tiles : kTiles;
-  for (int64_t l0 = 0; l0 < ld; l0 += cut.depth) {
-    const int64_t depth = std::min(cut.depth, ld - l0);
-    for (int64_t t = 0; t < tiles; ++t) {
-      const Range r = part(m, tiles, t);
-      const int64_t rows = r.end - r.begin;
-      float* to = left + r.begin * depth;
-      if (s.bf16 && s.k % 2)
-        pack_odd_across(static_cast<const uint16_t*>(a) + r.begin * s.k, s.k, rows, l0, depth, to,
-                        rows);
-      else
-        pack_across(static_cast<const float*>(a) + r.begin * ld + l0, ld, rows, depth, to, rows);
-    }
-    for (int64_t p = 0; p < cut.panels; ++p) {
-      const int64_t j = p * kPanel, cols = std::min(kPanel, s.n - j);
-      const int64_t vectors = ceil_div(cols, kLanes), tail = cols - (vectors - 1) * kLanes;
-      const float* panel = packed + panel_at(cut, l0, depth, p);
-      for (int64_t t = 0; t < tiles; ++t) {
-        const Range r = part(m, tiles, t);
-        const TileFn f =
-            all[static_cast<size_t>(r.end - r.begin - 1)][static_cast<size_t>(vectors - 1)];
-        f(left + r.begin * depth, panel, depth, c + r.begin * s.n + j, s.n, l0 > 0, tail);
-      }
+  for (int64_t l0 = 0; l0 < units(s); l0 += cut.depth) {
+    const int64_t depth = std::min(cut.depth, units(s) - l0);
+    pack_left(s, m, a, l0, depth, left);
+    for (int64_t p = 0; p < cut.panels; ++p)
+      multiply_panel(s, m, left, packed + panel_at(cut, l0, depth, p), depth, p, c, l0 == 0, bias);
+  }
+}
+
+void columns(const PackedSizes& s, int64_t m, const void* a, const void* b, int64_t first,
+             int64_t last, float* c, float* work, const float* bias) {
+  const Depths cut = depths_of(s);
+  float *panel = work, *left = work + kPanel * cut.depth;
+  for (int64_t l0 = 0; l0 < units(s); l0 += cut.depth) {
+    const int64_t depth = std::min(cut.depth, units(s) - l0);
+    pack_left(s, m, a, l0, depth, left);
+    for (int64_t p = first; p < last; ++p) {
+      pack_panel(s, b, l0, depth, p, panel);
+      multiply_panel(s, m, left, panel, depth, p, c, l0 == 0, bias);
     }
   }
 }
@@ -291,7 +319,12 @@ int64_t panels(const PackedSizes&) { return 0; }
 void pack(const PackedSizes&, const void*, int64_t, int64_t, float*) {
   ORTRAIN_CHECK(false, "packed product without AVX-512");
 }
-void multiply(const PackedSizes&, int64_t, const void*, const float*, float*, float*) {
+void multiply(const PackedSizes&, int64_t, const void*, const float*, float*, float*,
+              const float*) {
+  ORTRAIN_CHECK(false, "packed product without AVX-512");
+}
+void columns(const PackedSizes&, int64_t, const void*, const void*, int64_t, int64_t, float*,
+             float*, const float*) {
   ORTRAIN_CHECK(false, "packed product without AVX-512");
 }
 #endif
@@ -306,6 +339,7 @@ HWY_EXPORT(units);
 HWY_EXPORT(panels);
 HWY_EXPORT(pack);
 HWY_EXPORT(multiply);
+HWY_EXPORT(columns);
 
 bool packed_product_available(bool bf16) {
   return bf16 ? HWY_DYNAMIC_DISPATCH(bf16_available)() : HWY_DYNAMIC_DISPATCH(available)();
@@ -324,9 +358,18 @@ size_t packed_workspace(const PackedSizes& s, int64_t m) {
   return static_cast<size_t>(m) * ((units * sizeof(float) + 127) / 64 * 64);
 }
 void multiply_packed(const PackedSizes& s, int64_t m, const void* a, const void* packed, float* c,
-                     void* workspace) {
+                     void* workspace, const float* bias) {
   HWY_DYNAMIC_DISPATCH(multiply)
-  (s, m, a, static_cast<const float*>(packed), c, static_cast<float*>(workspace));
+  (s, m, a, static_cast<const float*>(packed), c, static_cast<float*>(workspace), bias);
+}
+size_t packed_columns_workspace(const PackedSizes& s, int64_t m) {
+  const auto units = static_cast<size_t>(HWY_DYNAMIC_DISPATCH(units)(s));
+  return packed_workspace(s, m) + units * 32 * sizeof(float);
+}
+void multiply_columns(const PackedSizes& s, int64_t m, const void* a, const void* b, int64_t first,
+                      int64_t last, float* c, void* workspace, const float* bias) {
+  HWY_DYNAMIC_DISPATCH(columns)
+  (s, m, a, b, first, last, c, static_cast<float*>(workspace), bias);
 }
 }  // namespace ortrain::ops
 #endif

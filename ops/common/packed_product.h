@@ -1,5 +1,6 @@
-// c[M,N] = a[M,K] op(b) for a right side that is packed once and then used many times by threads
-// that each have rows of their own: the steps of a recurrent layer. a and b are both f32 or both
+// c[M,N] = a[M,K] op(b) (+ bias[N]) for a right side that is packed once and then used by threads
+// that each have rows of their own (the steps of a recurrent layer, products of many rows), or by
+// threads that each have columns of their own (products of few rows). a and b are both f32 or both
 // bf16, c and the sums f32.
 //
 // Nothing here starts threads or waits for one. A row of c depends on its row of a and on b alone,
@@ -28,6 +29,12 @@ void pack_right(const PackedSizes& s, const void* b, int64_t first, int64_t last
 
 size_t packed_workspace(const PackedSizes& s, int64_t m);  // grows with m no faster than m does
 void multiply_packed(const PackedSizes& s, int64_t m, const void* a, const void* packed, float* c,
-                     void* workspace);
+                     void* workspace, const float* bias = nullptr);
+
+// The columns of panels [first, last) alone, b as it is stored: each panel is packed and used while
+// it is in the cache. The same bits as multiply_packed.
+size_t packed_columns_workspace(const PackedSizes& s, int64_t m);
+void multiply_columns(const PackedSizes& s, int64_t m, const void* a, const void* b, int64_t first,
+                      int64_t last, float* c, void* workspace, const float* bias = nullptr);
 
 }  // namespace ortrain::ops

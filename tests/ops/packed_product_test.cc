@@ -41,6 +41,23 @@ std::vector<float> multiply(const PackedSizes& s, int64_t m, const std::vector<T
     multiply_packed(s, std::min(rows_at_once, m - i), a.data() + i * s.k, right.p,
                     c.data() + i * s.n, work.p);
   EXPECT_EQ(c.back(), -7.f) << "written beyond the end";
+  // Column by column: the same bits, and with a bias to begin with.
+  Buffer column_work(packed_columns_workspace(s, m));
+  std::vector<float> d(c.size(), -7.f);
+  for (const auto& [first, last] : {std::pair(half, panels), std::pair<int64_t, int64_t>(0, half)})
+    multiply_columns(s, m, a.data(), b.data(), first, last, d.data(), column_work.p);
+  EXPECT_EQ(c, d) << "columns of their own";
+  const std::vector<float> bias = random(static_cast<size_t>(s.n), 3);
+  std::vector<float> with(c.size(), -7.f);
+  multiply_columns(s, m, a.data(), b.data(), 0, panels, d.data(), column_work.p, bias.data());
+  for (int64_t i = 0; i < m; i += rows_at_once)
+    multiply_packed(s, std::min(rows_at_once, m - i), a.data() + i * s.k, right.p,
+                    with.data() + i * s.n, work.p, bias.data());
+  EXPECT_EQ(d, with) << "with a bias";
+  for (int64_t i = 0; i < m * s.n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    EXPECT_NEAR(d[at], c[at] + bias[static_cast<size_t>(i % s.n)], 1e-5 * (1 + std::abs(c[at])));
+  }
   return c;
 }
 
