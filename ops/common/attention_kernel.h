@@ -34,7 +34,7 @@ struct AttentionPlane {
 
 // Broadcast over [batch, heads, T, S] by zero strides. Float: added; bool: false hides the key.
 struct AttentionMask {
-  const void* p = nullptr;  // null: none
+  const void* p = nullptr;    // null: none
   DType dtype = DType::kF32;  // bool, f32 or a 16-bit float
   int64_t batch = 0, head = 0, row = 0, key = 0;
   int64_t at(int64_t b, int64_t h, int64_t t) const { return b * batch + h * head + t * row; }
