@@ -12,6 +12,7 @@
 #include "ops/common/half_product.h"
 #include "ops/common/linear_kernels.h"
 #include "ops/common/matrix_product.h"
+#include "ops/common/panel_product.h"
 #include "ops/common/reduce.h"
 #include "ops/common/ref.h"
 #include "ops/common/share_node.h"
@@ -145,6 +146,25 @@ Kernel onednn_grad_weight(const KernelQuery& q) {
             sum.run({a.in + 1, a.out + 1, a.workspace, a.fault});
           }};
 }
+
+// --- our own product ----------------------------------------------------------------------------
+namespace {
+PanelProduct panels_of(const KernelQuery& q) {
+  return {rows_of(q.in[0]), q.out[0].dims.back(), q.in[0].dims.back(), q.threads};
+}
+std::string panels_reject(const KernelQuery& q) {
+  if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
+  return trans_b(q.attrs) ? panels_of(q).reject() : "takes a weight stored [N,K]";
+}
+Kernel panels_linear(const KernelQuery& q) {
+  const PanelProduct p = panels_of(q);
+  return {p.workspace(), [p, bias = q.has_in(2)](const KernelArgs& a) {
+            p(a.x<float>(0), a.x<float>(1), bias ? a.x<float>(2) : nullptr, a.y<float>(0),
+              a.workspace);
+          }};
+}
+}  // namespace
+
 // --- 16-bit floats ------------------------------------------------------------------------------
 Kernel half_linear(const KernelQuery& q) {
   HalfProduct p;
@@ -206,7 +226,7 @@ OpDef linear_op() {
       .precision = Precision::kAlways16,
       .flops = flops_xw,
       .kernels = {{"cpu", "half", half_product_reject, half_linear},
-                  {"cpu", "panels", panels_linear_reject, panels_linear},
+                  {"cpu", "panels", panels_reject, panels_linear},
                   {"cpu", "onednn", onednn::reject_not_f32, onednn_linear},
                   {"cpu", "ref", nullptr, ref_linear}},
       .examples = {{.in = {f({2, 3}), f({3, 4}), f({4})}},

@@ -9,6 +9,7 @@
 // gathering.
 #include "ops/common/conv_kernels.h"
 #include "ops/common/matrix_product.h"
+#include "ops/common/panel_product.h"
 
 namespace ortrain::ops {
 namespace {
@@ -128,6 +129,15 @@ Kernel conv_gemm(const KernelQuery& q) {
   const Conv c = conv_of(q, q.in[0].dims, q.in[1].dims, q.out[0].dims);
   onednn::Program program(q);
   const onednn::Slot col = columns(program, c, 0);
+  if (const PanelProduct p{c.rows, c.n, c.k, c.threads}; p.reject().empty()) {
+    const auto floats = static_cast<int64_t>(p.workspace() / sizeof(float));
+    program.call([p, col, gather = c.gather, bias = q.has_in(2),
+                  work = program.work(onednn::dense({floats}))](const KernelArgs& a) {
+      p(gather ? at(a, col) : a.x<float>(0), a.x<float>(1), bias ? a.x<float>(2) : nullptr,
+        a.y<float>(0), at(a, work));
+    });
+    return std::move(program).finish();
+  }
   add_product(program, {c.rows, c.n, c.k, false, true}, col, onednn::in(1, {}), onednn::out(0, {}),
               q.has_in(2) ? 2 : -1);
   return std::move(program).finish();

@@ -12,9 +12,6 @@ Kernel ref_grad_weight(const KernelQuery& q);
 Kernel onednn_linear(const KernelQuery& q);
 Kernel onednn_grad_input(const KernelQuery& q);
 Kernel onednn_grad_weight(const KernelQuery& q);
-// Forward alone, f32: our own product, where it is the faster one.
-std::string panels_linear_reject(const KernelQuery& q);
-Kernel panels_linear(const KernelQuery& q);
 // 16-bit floats (half_product.h).
 Kernel half_linear(const KernelQuery& q);
 Kernel half_grad_input(const KernelQuery& q);
