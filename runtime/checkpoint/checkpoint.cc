@@ -13,6 +13,8 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -65,10 +67,23 @@ std::vector<std::pair<int64_t, std::string>> list(const std::string& folder) {  
   return out;
 }
 
+// Read in pieces: mapped, the whole file would count as this process's memory.
 uint64_t hash_file(const std::string& path, uint64_t* size) {
-  const data::MappedFile file(path);
-  *size = file.size();
-  return XXH64(file.bytes().data(), file.size(), 0);
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(ErrorCode::kIo, "cannot open ", path, ": ", std::strerror(errno));
+  const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(),
+                                                                         &XXH64_freeState);
+  XXH64_reset(state.get(), 0);
+  std::vector<char> piece(1 << 20);
+  *size = 0;
+  do {
+    in.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    const auto got = static_cast<size_t>(in.gcount());
+    XXH64_update(state.get(), piece.data(), got);
+    *size += got;
+  } while (in);
+  if (in.bad()) fail(ErrorCode::kIo, "cannot read ", path, ": ", std::strerror(errno));
+  return XXH64_digest(state.get());
 }
 
 bool is_saved(const StoreEntry& e) { return !e.name.starts_with(kWindowPrefix); }
