@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdlib>
 #include <string_view>
 
 #include "graph/error.h"
 #include "graph/half.h"
+#include "ops/common/simd.h"
 
 namespace ortrain::ops {
 namespace {
@@ -143,6 +145,19 @@ Kernel in_blocks(const KernelQuery& q, const HalfProduct& p) {
           }};
 }
 
+[[gnu::always_inline]] inline float from_bf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+// total[j] += x[0, j] + ... + x[7, j].
+ORTRAIN_SIMD void add_eight(const uint16_t* x, int64_t ld, int64_t cols, float* total) {
+  const uint16_t *x1 = x + ld, *x2 = x1 + ld, *x3 = x2 + ld;
+  const uint16_t *x4 = x3 + ld, *x5 = x4 + ld, *x6 = x5 + ld, *x7 = x6 + ld;
+#pragma omp simd
+  for (int64_t j = 0; j < cols; ++j)
+    total[j] += ((from_bf16(x[j]) + from_bf16(x1[j])) + (from_bf16(x2[j]) + from_bf16(x3[j]))) +
+                ((from_bf16(x4[j]) + from_bf16(x5[j])) + (from_bf16(x6[j]) + from_bf16(x7[j])));
+}
+
 // sums[j] = sum over `rows` rows of x[row, j], f32 inside; threads share the columns.
 void column_sums(DType dtype, const void* x, int64_t rows, int64_t cols, DType sums_dtype,
                  void* sums, int threads) {
@@ -153,7 +168,10 @@ void column_sums(DType dtype, const void* x, int64_t rows, int64_t cols, DType s
       const int64_t n = std::min(kTile, end - j);
       std::fill_n(total.data(), n, 0.f);
       const auto* p = static_cast<const uint16_t*>(x) + j;
-      for (int64_t i = 0; i < rows; ++i, p += cols) {
+      int64_t i = 0;
+      for (; dtype == DType::kBF16 && i + 8 <= rows; i += 8, p += 8 * cols)
+        add_eight(p, cols, n, total.data());
+      for (; i < rows; ++i, p += cols) {
         half_to_float(dtype, p, row.data(), n);
         Blocks::add_rows(row.data(), 1, n, total.data());
       }
