@@ -240,6 +240,8 @@ OpDef conv_grad_weight_op() {
       .kernels = {{"cpu", "gemm", conv_grad_weight_gemm_reject, conv_grad_weight_gemm},
                   {"cpu", "winograd", conv_grad_weight_winograd_reject, conv_grad_weight_winograd},
                   {"cpu", "few_channels", conv_grad_weight_few_reject, conv_grad_weight_few},
+                  {"cpu", "depthwise", conv_grad_weight_depthwise_reject,
+                   conv_grad_weight_depthwise},
                   {"cpu", "onednn", conv_grad_weight_reject, conv_grad_weight_onednn},
                   {"cpu", "ref", nullptr, conv_grad_weight_ref}},
       .examples =

@@ -5,7 +5,8 @@
 // same type; no operand is widened), channels-last inside (plain channels-first data is reordered
 // on the way in and out); w is packed in the workspace per call. "gemm": f32, channels-last, one
 // product where the weight is large and the windows few. "winograd": f32, channels-last, 3x3
-// windows of stride 1. "few_channels": f32, channels-last, few channels on both sides. "ref": any
+// windows of stride 1. "few_channels": f32, channels-last, few channels on both sides. "depthwise":
+// f32, channels-last, weight gradient of one channel a group, 5 or 7 taps a row. "ref": any
 // float type, plain loops.
 #pragma once
 
@@ -51,5 +52,8 @@ Kernel conv_grad_weight_winograd(const KernelQuery& q);
 std::string conv_winograd_reject(const KernelQuery& q);
 std::string conv_grad_input_winograd_reject(const KernelQuery& q);
 std::string conv_grad_weight_winograd_reject(const KernelQuery& q);
+
+Kernel conv_grad_weight_depthwise(const KernelQuery& q);
+std::string conv_grad_weight_depthwise_reject(const KernelQuery& q);
 
 }  // namespace ortrain::ops
