@@ -1,7 +1,8 @@
 // Channels-last f32 max-pooling and its gradient, rows at a time, with vectors over the channels.
 // With few channels a vector runs on into the next pixels: what it reads there is ignored and what
 // it writes there is written again by those pixels, in order; the last pixels of a row or tensor go
-// element by element.
+// element by element. Quicker ways, to the same bits: forward, 2x2 and 3x3 windows whole inside the
+// tensor; gradient, windows 2 wide and 2 apart without padding along the rows.
 #pragma once
 
 #include <array>
@@ -22,6 +23,7 @@ struct MaxPoolTables {
   std::array<std::vector<Span>, 3> spans;
   std::array<std::vector<Cover>, 3> covers;
   std::array<std::vector<int64_t>, 3> cover_begin;  // per position; one more at the end
+  int64_t whole_begin = 0, whole_end = 0;  // windows of a row with all taps of the last axis inside
   explicit MaxPoolTables(const Window& w);
 };
 
