@@ -1,14 +1,16 @@
 // See batch_norm_kernels.h. Bytes per element, f32: forward reads x twice and writes y (12),
-// backward reads dy and x twice and writes dx (20); the relu mask is recomputed from x.
+// backward reads dy and x twice and writes dx (20), or each once where a slice of the channels fits
+// a core's cache (8 and 12); the relu mask is recomputed from x.
 #include "ops/common/batch_norm_kernels.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "graph/half.h"
+#include "ops/common/batch_norm_simd.h"
 #include "ops/common/ref.h"
-#include "ops/common/simd.h"
 
 namespace ortrain::ops {
 namespace {
@@ -171,207 +173,111 @@ Kernel batch_norm_grad_ref(const KernelQuery& q) {
   return out;
 }
 
-// --- channels-last f32 and 16-bit floats
-// ---------------------------------------------------------------------------- All arithmetic in
-// double: memory sets the pace, and the sign of a value near zero, which decides what a relu lets
-// through, comes out as the inputs determine it, the same forward and backward. 16-bit numbers are
-// widened and rounded a tile at a time.
+// --- channels-last f32 and 16-bit floats --------------------------------------------------------
+// All arithmetic in double: memory sets the pace, and the sign of a value near zero, which decides
+// what a relu lets through, comes out as the inputs determine it, the same forward and backward.
 namespace {
 
-constexpr int64_t kTile = 4096;  // numbers; a multiple of four rows where rows are short
-struct Tile {
-  alignas(64) float v[kTile];
-};
-
-// A tensor of f32 or 16-bit floats, seen as f32.
-struct Numbers {
-  void* p;
+// How a kernel goes over its tensors. By slices: each thread takes channels, a slice at a time
+// whose rows fit the second-level cache, and makes both passes over it, so that memory delivers it
+// once. By rows: each thread takes rows, with sums of its own, once per pass. Few or odd channels
+// make short loops: `fold` rows are then taken as one row of fold * c channels (`wide`), with the
+// per-channel factors repeated; rows that do not divide are done singly at the end.
+struct Ways {
+  Norm b;
   DType dtype;
-  bool half() const { return is_half(dtype); }
-  char* at(int64_t i) const {
-    return static_cast<char*>(p) + i * static_cast<int64_t>(size_of(dtype));
-  }
-  // n numbers from i on: in place, or in `tile`.
-  float* read(int64_t i, int64_t n, Tile& tile) const {
-    if (!p) return nullptr;
-    if (!half()) return static_cast<float*>(p) + i;
-    half_to_float(dtype, at(i), tile.v, n);
-    return tile.v;
-  }
-  float* place(int64_t i, Tile& tile) const {  // where n numbers to be written shall be
-    return !p ? nullptr : half() ? tile.v : static_cast<float*>(p) + i;
-  }
-  void write(int64_t i, int64_t n, const Tile& tile) const {
-    if (p && half()) float_to_half(dtype, tile.v, at(i), n);
-  }
-};
-Numbers numbers(const void* p, DType dtype) { return {const_cast<void*>(p), dtype}; }
+  int64_t fold = 1, wide, rows;  // rows: whole folded ones
+  int64_t slices = 0;            // 0: by rows
+  int pieces;                    // of rows, each with two rows of sums
 
-// Calls f(offset, rows) for pieces of `rows` rows that fit a tile; all at once where none is
-// needed.
-template <class F>
-void in_tiles(DType dtype, int64_t at, int64_t rows, int64_t c, F&& f) {
-  int64_t step = is_half(dtype) ? kTile / c : rows;
-  if (step >= 4 && step < rows) step -= step % 4;
-  for (int64_t r = 0; r < rows; r += step) f(at + r * c, std::min(step, rows - r));
-}
+  static constexpr int64_t kSliceBytes = 512 << 10;  // of the 1 to 2 MiB that a core has
+  static constexpr int64_t kRun = 1024;     // bytes of a row that are worth a jump to the next
+  static constexpr int64_t kGrain = 16384;  // numbers that are worth a thread
 
-// s[c] += sum of x - k, q[c] += sum of (x - k)^2 over `rows` rows.
-ORTRAIN_SIMD void sum_rows(const float* x, const double* k, int64_t rows, int64_t c, double* s,
-                           double* q) {
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    const float *x0 = x + r * c, *x1 = x0 + c, *x2 = x1 + c, *x3 = x2 + c;
-#pragma omp simd
-    for (int64_t i = 0; i < c; ++i) {
-      const double d0 = static_cast<double>(x0[i]) - k[i], d1 = static_cast<double>(x1[i]) - k[i];
-      const double d2 = static_cast<double>(x2[i]) - k[i], d3 = static_cast<double>(x3[i]) - k[i];
-      s[i] += (d0 + d1) + (d2 + d3);
-      q[i] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
+  // `tensors`: how many of them the second pass reads again.
+  Ways(const Norm& norm, DType d, int64_t tensors) : b(norm), dtype(d) {
+    const int64_t c = std::max<int64_t>(1, b.c);
+    for (const int64_t unit : {32, 16, 8}) {
+      if (fold > 1) break;
+      int64_t f = unit / std::gcd(c, unit);
+      while (f * c < 64) f *= 2;
+      if (f * c <= 1024 && f * 8 <= b.rows) fold = f;
     }
+    wide = fold * c, rows = b.rows / fold;
+    const int64_t most = std::clamp<int64_t>(b.rows * c / kGrain, 1, b.threads);
+    pieces = static_cast<int>(std::clamp<int64_t>(rows, 1, most));
+    const int64_t size = static_cast<int64_t>(size_of(d));
+    const int64_t width = kSliceBytes / std::max<int64_t>(1, b.rows * tensors * size);
+    if (width * size < kRun || c * size < kRun * most) return;
+    slices = most * ((c + most * width - 1) / (most * width));
   }
-  for (; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < c; ++i) {
-      const double d = static_cast<double>(x[r * c + i]) - k[i];
-      s[i] += d;
-      q[i] += d * d;
-    }
-  }
-}
+  int64_t slice(int64_t i) const { return i == slices ? b.c : b.c * i / slices / 16 * 16; }
 
-// y = clip((x - mean) scale + bias (+ z), low, high).
-ORTRAIN_SIMD void normalise(const float* x, const float* z, float* y, const double* mean,
-                            const double* scale, const double* bias, float low, float high,
-                            int64_t rows, int64_t c) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float *xr = x + r * c, *zr = z ? z + r * c : nullptr;
-    float* yr = y + r * c;
-    if (z) {
-#pragma omp simd
-      for (int64_t i = 0; i < c; ++i) {
-        const double d = (static_cast<double>(xr[i]) - mean[i]) * scale[i] + bias[i];
-        float v = static_cast<float>(d + static_cast<double>(zr[i]));
-        v = v < low ? low : v;
-        yr[i] = v > high ? high : v;
-      }
-    } else {
-#pragma omp simd
-      for (int64_t i = 0; i < c; ++i) {
-        float v = static_cast<float>((static_cast<double>(xr[i]) - mean[i]) * scale[i] + bias[i]);
-        v = v < low ? low : v;
-        yr[i] = v > high ? high : v;
-      }
-    }
-  }
-}
-
-// g = dy where the relu let through; s += sum g, q += sum g (x - mean). With `y` the mask is y's
-// and g goes to dz.
-ORTRAIN_SIMD void grad_sums(const float* dy, const float* x, const float* y, float* dz,
-                            const double* mean, const double* scale, const double* bias, float low,
-                            float high, int64_t rows, int64_t c, double* s, double* q) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float *dyr = dy + r * c, *xr = x + r * c;
-    if (y) {
-      const float* yr = y + r * c;
-      float* dzr = dz + r * c;
-#pragma omp simd
-      for (int64_t i = 0; i < c; ++i) {
-        const float g = yr[i] <= low || yr[i] >= high ? 0.0f : dyr[i];
-        dzr[i] = g;
-        s[i] += static_cast<double>(g);
-        q[i] += static_cast<double>(g) * (static_cast<double>(xr[i]) - mean[i]);
-      }
-    } else {
-#pragma omp simd
-      for (int64_t i = 0; i < c; ++i) {
-        const double d = static_cast<double>(xr[i]) - mean[i];
-        const float v = static_cast<float>(d * scale[i] + bias[i]);
-        const double g = static_cast<double>(v <= low || v >= high ? 0.0f : dyr[i]);
-        s[i] += g;
-        q[i] += g * d;
-      }
-    }
-  }
-}
-
-// dx = scale g + slope (x - mean) + shift.
-ORTRAIN_SIMD void grad_input(const float* dy, const float* x, float* dx, const double* mean,
-                             const double* scale, const double* bias, const double* slope,
-                             const double* shift, float low, float high, int64_t rows, int64_t c) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float *dyr = dy + r * c, *xr = x + r * c;
-    float* dxr = dx + r * c;
-#pragma omp simd
-    for (int64_t i = 0; i < c; ++i) {
-      const double d = static_cast<double>(xr[i]) - mean[i];
-      const float v = static_cast<float>(d * scale[i] + bias[i]);
-      const float g = v <= low || v >= high ? 0.0f : dyr[i];
-      dxr[i] = static_cast<float>(static_cast<double>(g) * scale[i] + (d * slope[i] + shift[i]));
-    }
-  }
-}
-
-// Few channels make short loops, so `fold` rows are taken as one row of fold * c channels (`wide`),
-// with the per-channel factors repeated; rows that do not divide are done singly at the end.
-struct Folded {
-  int64_t fold, wide, rows;  // rows: whole folded ones
-  explicit Folded(const Norm& b)
-      : fold(std::clamp<int64_t>(64 / std::max<int64_t>(1, b.c), 1, std::max<int64_t>(1, b.rows))),
-        wide(fold * b.c),
-        rows(b.rows / fold) {}
-};
-
-// Workspace: rows of `wide` doubles: 5 shared, then 2 sums per piece.
-struct Space {
-  int64_t wide;
-  int pieces;
+  // Workspace: rows of `wide` doubles: 5 shared, then 2 sums per piece.
   size_t bytes() const {
     return static_cast<size_t>(wide) * static_cast<size_t>(2 * pieces + 5) * sizeof(double);
   }
   double* row(void* w, int64_t i) const { return static_cast<double*>(w) + i * wide; }
   double* sums(void* w, int64_t piece) const { return row(w, 5 + 2 * piece); }
+  // Repeats the first c entries over the folded row.
+  void repeat(std::initializer_list<double*> factors) const {
+    for (double* p : factors)
+      for (int64_t i = b.c; i < wide; ++i) p[i] = p[i - b.c];
+  }
+
+  // `first(rows, element offset, channel, s, q)` adds to the sums of its rows' channels from
+  // `channel` on; `between(begin, end)` gets channels whose sums are complete, in sums(w, 0) and
+  // the row after it; `second(rows, element offset, channel)`. Either pass may be left out.
+  template <class First, class Between, class Second>
+  void run(void* w, bool sum, bool apply, First&& first, Between&& between, Second&& second) const {
+    double *s = sums(w, 0), *q = s + wide;
+    if (slices > 0)
+      return parallel_for(b.threads, slices, std::max<int64_t>(1, slices / pieces),
+                          [&](int64_t begin, int64_t end) {
+                            for (int64_t i = begin; i < end; ++i) {
+                              const int64_t c = slice(i), n = slice(i + 1) - c;
+                              const NormRows all{dtype, b.rows, b.c, n};
+                              std::fill(s + c, s + c + n, 0.0), std::fill(q + c, q + c + n, 0.0);
+                              if (sum) first(all, c, c, s + c, q + c);
+                              between(c, c + n);
+                              if (apply) second(all, c, c);
+                            }
+                          });
+    const int64_t rest = b.rows - rows * fold;
+    const NormRows single{dtype, rest, b.c, b.c};
+    const auto whole = [&](int64_t begin, int64_t end) {
+      return NormRows{dtype, end - begin, wide, wide};
+    };
+    if (sum) {
+      each([&](int64_t piece, int64_t begin, int64_t end) {
+        double* own = sums(w, piece);
+        std::fill(own, own + 2 * wide, 0.0);
+        first(whole(begin, end), begin * wide, 0, own, own + wide);
+      });
+      if (rest > 0) first(single, rows * wide, 0, s, q);
+      for (int64_t piece = 1; piece < pieces; ++piece)
+        for (int64_t i = 0; i < 2 * wide; ++i) s[i] += sums(w, piece)[i];
+      for (int64_t i = b.c; i < wide; ++i) s[i % b.c] += s[i], q[i % b.c] += q[i];
+    }
+    between(0, b.c);
+    if (!apply) return;
+    each([&](int64_t, int64_t begin, int64_t end) { second(whole(begin, end), begin * wide, 0); });
+    if (rest > 0) second(single, rows * wide, 0);
+  }
+
+ private:
+  template <class F>
+  void each(F&& f) const {
+    parallel_for(b.threads, pieces, 1, [&](int64_t piece, int64_t last) {
+      for (; piece < last; ++piece) f(piece, rows * piece / pieces, rows * (piece + 1) / pieces);
+    });
+  }
 };
 
-int64_t row_grain(int64_t c) { return 1 + 16384 / std::max<int64_t>(1, c); }
-
-// Repeats the first c entries over the folded row.
-void repeat(double* p, const Norm& b, const Folded& f) {
-  for (int64_t i = b.c; i < f.wide; ++i) p[i] = p[i - b.c];
-}
-
-// Calls `block(element offset, rows, channels, s, q)` over all rows, each thread on its own sums,
-// and adds these up into the first c entries of sums(w, 0) and of the row after it.
-template <class Block>
-void sum_blocks(const Norm& b, const Folded& f, const Space& space, void* w, Block&& block) {
-  const int64_t pieces =
-      std::max<int64_t>(1, std::min<int64_t>(space.pieces, f.rows / row_grain(f.wide)));
-  parallel_for(b.threads, pieces, 1, [&](int64_t piece, int64_t last) {
-    for (; piece < last; ++piece) {
-      double* sums = space.sums(w, piece);
-      std::fill(sums, sums + 2 * f.wide, 0.0);
-      const int64_t begin = f.rows * piece / pieces, end = f.rows * (piece + 1) / pieces;
-      block(begin * f.wide, end - begin, f.wide, sums, sums + f.wide);
-    }
-  });
-  double* total = space.sums(w, 0);
-  if (const int64_t rest = b.rows - f.rows * f.fold; rest > 0)
-    block(f.rows * f.wide, rest, b.c, total, total + f.wide);
-  for (int64_t piece = 1; piece < pieces; ++piece)
-    for (int64_t i = 0; i < 2 * f.wide; ++i) total[i] += space.sums(w, piece)[i];
-  for (int64_t i = b.c; i < f.wide; ++i) {
-    total[i % b.c] += total[i];
-    total[f.wide + i % b.c] += total[f.wide + i];
-  }
-}
-
-// Calls `block(element offset, rows, channels)` over all rows, on all threads.
-template <class Block>
-void each_block(const Norm& b, const Folded& f, Block&& block) {
-  parallel_for(b.threads, f.rows, row_grain(f.wide),
-               [&](int64_t begin, int64_t end) { block(begin * f.wide, end - begin, f.wide); });
-  if (const int64_t rest = b.rows - f.rows * f.fold; rest > 0) block(f.rows * f.wide, rest, b.c);
+// Element i of a tensor; null stays null.
+void* element(const void* p, DType d, int64_t i) {
+  const auto* bytes = static_cast<const char*>(p);
+  return p ? const_cast<char*>(bytes + i * static_cast<int64_t>(size_of(d))) : nullptr;
 }
 
 }  // namespace
@@ -384,116 +290,98 @@ std::string batch_norm_reject(const KernelQuery& q) {
   for (const auto* list : {&q.in, &q.out})
     for (const TensorDesc& t : *list)
       if (t.present() && t.rank() > 1 && t.dtype != dtype) return "takes data of one type";
-  if (is_half(dtype) && Folded(norm_of(q, q.in[0].dims)).wide > kTile)
-    return "takes no more than 4096 channels of 16 bits";
   return q.in[0].count() == 0 ? "empty tensor" : "";
 }
 
 Kernel batch_norm_nhwc(const KernelQuery& q) {
   Norm b = norm_of(q, q.in[0].dims);
   b.residual = q.has_in(5);
-  const Folded f(b);
-  const Space space{f.wide, q.threads};
-  return {
-      space.bytes(), [b, f, space, ch = Channel{q}, dtype = q.in[0].dtype](const KernelArgs& a) {
-        void* w = a.workspace;
-        const Numbers x = numbers(a.in[0], dtype);
-        const Numbers z = numbers(b.residual ? a.in[5] : nullptr, dtype);
-        const Numbers y = numbers(a.out[0], dtype);
-        double *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
-        double* first = space.row(w, 3);  // what x is shifted by
-        if (b.training) {
-          for (int64_t c = 0; c < b.c; ++c) first[c] = get(x.p, dtype, c);
-          repeat(first, b, f);
-          sum_blocks(b, f, space, w,
-                     [&](int64_t from, int64_t all, int64_t channels, double* s, double* sq) {
-                       in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
-                         Tile tx;
-                         sum_rows(x.read(at, rows * channels, tx), first, rows, channels, s, sq);
-                       });
-                     });
-        }
-        const double *s = space.sums(w, 0), *sq = s + f.wide;
-        for (int64_t c = 0; c < b.c; ++c) {
-          double m = ch.in(a, 3, c), var = ch.in(a, 4, c);
-          if (b.training) {
-            const double n = static_cast<double>(b.rows), d = s[c] / n;
-            m = first[c] + d;
-            var = std::max(0.0, sq[c] / n - d * d);
-          }
-          mean[c] = m;
-          scale[c] = ch.in(a, 1, c) * ch.statistics(a, b, c, m, var);
-          bias[c] = ch.in(a, 2, c);
-        }
-        for (double* p : {mean, scale, bias}) repeat(p, b, f);
-        each_block(b, f, [&](int64_t from, int64_t all, int64_t channels) {
-          in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
-            Tile tx, tz;  // y lies in x's
-            const int64_t n = rows * channels;
-            normalise(x.read(at, n, tx), z.read(at, n, tz), y.place(at, tx), mean, scale, bias,
-                      static_cast<float>(b.low), static_cast<float>(b.high), rows, channels);
-            y.write(at, n, tx);
-          });
-        });
-      }};
+  const Ways ways(b, q.in[0].dtype, 1);
+  return {ways.bytes(), [b, ways, ch = Channel{q}, d = q.in[0].dtype](const KernelArgs& a) {
+            void* w = a.workspace;
+            const void *x = a.in[0], *z = b.residual ? a.in[5] : nullptr;
+            double *mean = ways.row(w, 0), *scale = ways.row(w, 1), *bias = ways.row(w, 2);
+            double* first = ways.row(w, 3);  // what x is shifted by
+            const double *s = ways.sums(w, 0), *sq = s + ways.wide;
+            if (b.training) {
+              for (int64_t c = 0; c < b.c; ++c) first[c] = get(x, d, c);
+              ways.repeat({first});
+            }
+            ways.run(
+                w, b.training, true,
+                [&](const NormRows& n, int64_t at, int64_t c, double* sum, double* squares) {
+                  norm_sums(n, element(x, d, at), first + c, sum, squares);
+                },
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t c = begin; c < end; ++c) {
+                    double m = ch.in(a, 3, c), var = ch.in(a, 4, c);
+                    if (b.training) {
+                      const double n = static_cast<double>(b.rows), shift = s[c] / n;
+                      m = first[c] + shift;
+                      var = std::max(0.0, sq[c] / n - shift * shift);
+                    }
+                    mean[c] = m;
+                    scale[c] = ch.in(a, 1, c) * ch.statistics(a, b, c, m, var);
+                    bias[c] = ch.in(a, 2, c);
+                  }
+                  if (end - begin == b.c) ways.repeat({mean, scale, bias});
+                },
+                [&](const NormRows& n, int64_t at, int64_t c) {
+                  norm_apply(n, element(x, d, at), element(z, d, at), element(a.out[0], d, at),
+                             {mean + c, scale + c, bias + c, static_cast<float>(b.low),
+                              static_cast<float>(b.high)});
+                });
+          }};
 }
 
 Kernel batch_norm_grad_nhwc(const KernelQuery& q) {
   Norm b = norm_of(q, q.in[0].dims);
   b.residual = q.has_in(6);
-  const Folded f(b);
-  const Space space{f.wide, q.threads};
+  const Ways ways(b, q.in[0].dtype, 2);
   const size_t own_dz = b.residual && !q.has_out(3) ? q.in[0].bytes() : 0;
-  return {space.bytes() + own_dz, [b, f, space, own_dz, ch = Channel{q}, want_dx = q.has_out(0),
-                                   dtype = q.in[0].dtype](const KernelArgs& a) {
+  return {ways.bytes() + own_dz, [b, ways, own_dz, ch = Channel{q}, want_dx = q.has_out(0),
+                                  d = q.in[0].dtype](const KernelArgs& a) {
             void* w = a.workspace;
-            const Numbers dy = numbers(a.in[0], dtype), x = numbers(a.in[1], dtype);
-            const Numbers y = numbers(b.residual ? a.in[6] : nullptr, dtype);
-            const Numbers dx = numbers(a.out[0], dtype);
-            double *mean = space.row(w, 0), *scale = space.row(w, 1), *bias = space.row(w, 2);
-            double *slope = space.row(w, 3), *shift = space.row(w, 4);
-            Numbers dz = numbers(nullptr, dtype);  // what the relu lets through of dy: exact
-            if (b.residual) dz.p = own_dz ? static_cast<std::byte*>(w) + space.bytes() : a.out[3];
-            const float low = static_cast<float>(b.low), high = static_cast<float>(b.high);
+            const void *dy = a.in[0], *x = a.in[1], *y = b.residual ? a.in[6] : nullptr;
+            double *mean = ways.row(w, 0), *scale = ways.row(w, 1), *bias = ways.row(w, 2);
+            double *slope = ways.row(w, 3), *shift = ways.row(w, 4);
+            const double *s = ways.sums(w, 0), *product = s + ways.wide;
+            void* dz = nullptr;  // what the relu lets through of dy: exact
+            if (b.residual) dz = own_dz ? static_cast<std::byte*>(w) + ways.bytes() : a.out[3];
             for (int64_t c = 0; c < b.c; ++c) {
               mean[c] = ch.in(a, 3, c);
               scale[c] = ch.in(a, 2, c) * ch.in(a, 4, c);
               bias[c] = ch.in(a, 5, c);
             }
-            for (double* p : {mean, scale, bias}) repeat(p, b, f);
-            sum_blocks(b, f, space, w,
-                       [&](int64_t from, int64_t all, int64_t channels, double* s, double* sq) {
-                         in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
-                           Tile tdy, tx, ty;  // dz lies in y's
-                           const int64_t n = rows * channels;
-                           grad_sums(dy.read(at, n, tdy), x.read(at, n, tx), y.read(at, n, ty),
-                                     dz.place(at, ty), mean, scale, bias, low, high, rows, channels,
-                                     s, sq);
-                           dz.write(at, n, ty);
-                         });
-                       });
-            const double n = static_cast<double>(b.rows);
-            for (int64_t c = 0; c < b.c; ++c) {
-              const double sum = space.sums(w, 0)[c], product = space.sums(w, 0)[f.wide + c];
-              const double invstd = ch.in(a, 4, c);
-              ch.out(a, 1, c, product * invstd);
-              ch.out(a, 2, c, sum);
-              slope[c] = b.training ? -scale[c] * invstd * invstd * product / n : 0;
-              shift[c] = b.training ? -scale[c] * sum / n : 0;
-            }
-            if (!want_dx) return;
-            for (double* p : {slope, shift}) repeat(p, b, f);
-            constexpr float inf = std::numeric_limits<float>::infinity();
-            each_block(b, f, [&](int64_t from, int64_t all, int64_t channels) {
-              in_tiles(dtype, from, all, channels, [&](int64_t at, int64_t rows) {
-                Tile tg, tx;  // dx lies in x's
-                const int64_t n = rows * channels;
-                grad_input((b.residual ? dz : dy).read(at, n, tg), x.read(at, n, tx),
-                           dx.place(at, tx), mean, scale, bias, slope, shift,
-                           b.residual ? -inf : low, b.residual ? inf : high, rows, channels);
-                dx.write(at, n, tx);
-              });
-            });
+            ways.repeat({mean, scale, bias});
+            const auto factors = [&](int64_t c, bool clipped) {
+              constexpr float inf = std::numeric_limits<float>::infinity();
+              return NormFactors{mean + c, scale + c, bias + c,
+                                 clipped ? static_cast<float>(b.low) : -inf,
+                                 clipped ? static_cast<float>(b.high) : inf};
+            };
+            ways.run(
+                w, true, want_dx,
+                [&](const NormRows& n, int64_t at, int64_t c, double* sum, double* products) {
+                  norm_grad_sums(n, element(dy, d, at), element(x, d, at), element(y, d, at),
+                                 element(dz, d, at), factors(c, true), sum, products);
+                },
+                [&](int64_t begin, int64_t end) {
+                  const double n = static_cast<double>(b.rows);
+                  for (int64_t c = begin; c < end; ++c) {
+                    const double invstd = ch.in(a, 4, c);
+                    ch.out(a, 1, c, product[c] * invstd);
+                    ch.out(a, 2, c, s[c]);
+                    slope[c] = b.training ? -scale[c] * invstd * invstd * product[c] / n : 0;
+                    shift[c] = b.training ? -scale[c] * s[c] / n : 0;
+                  }
+                  if (end - begin == b.c) ways.repeat({slope, shift});
+                },
+                [&](const NormRows& n, int64_t at, int64_t c) {
+                  norm_grad_input(n, element(dz ? dz : dy, d, at), element(x, d, at),
+                                  element(a.out[0], d, at), factors(c, !b.residual), slope + c,
+                                  shift + c);
+                });
           }};
 }
 

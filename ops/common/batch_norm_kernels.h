@@ -1,10 +1,10 @@
 // Kernels of BatchNormalization and its gradient. The records and their meaning are in
 // ops/batch_normalization.cc.
 //
-// "nhwc": f32 with the channel as the last axis ([N,C] included): statistics in one pass over x,
-// normalise + residual + relu in a second; backward likewise two passes. "ref": any float type and
-// layout. Both compute in double; the variance sums are of values shifted by the first row, so its
-// accuracy does not depend on the mean.
+// "nhwc": f32 or a 16-bit float with the channel as the last axis ([N,C] included): statistics in
+// one pass over x, normalise + residual + relu in a second; backward likewise two passes. "ref":
+// any float type and layout. Both compute in double; the variance sums are of values shifted by the
+// first row, so its accuracy does not depend on the mean.
 #pragma once
 
 #include "runtime/kernel.h"
