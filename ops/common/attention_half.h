@@ -3,8 +3,9 @@
 //
 // Works batch by batch, on tiles of kRows queries of all heads: nothing of size B x H x T x S is
 // kept; keys beyond the causal limit are skipped tile-wise. Operands of a batch are copied together
-// (16 bits) for the library's batched products. Refuses (reject_half_attention) where key heads
-// serve groups, 16-bit masks, and the gradient of a mask.
+// (16 bits) for the library's batched products. Refuses (reject_half_attention) CPUs without AMX
+// for the type, where attention_kernel.h is faster, key heads that serve groups, 16-bit masks, and
+// the gradient of a mask.
 #pragma once
 
 #include "ops/common/attention_kernel.h"
