@@ -9,17 +9,12 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/ops/conv_numbers.h"
+
 namespace ortrain::test {
 namespace {
 
 using ops::Depthwise;
-
-std::vector<float> numbers(int64_t n, double seed) {
-  std::vector<float> v(static_cast<size_t>(n));
-  for (size_t i = 0; i < v.size(); ++i)
-    v[i] = static_cast<float>(std::sin(seed + 12.9898 * double(i) + 1e-3 * double(i * i % 977)));
-  return v;
-}
 
 void check(const Depthwise& s) {
   SCOPED_TRACE(testing::Message() << s.n << "x" << s.h << "x" << s.w << "x" << s.c << " > " << s.oh
@@ -45,10 +40,8 @@ void check(const Depthwise& s) {
           }
         }
   std::vector<float> got(dw.size() + 16, NAN), got_b(db.size() + 16, NAN), again(dw.size());
-  std::vector<float> space(depthwise_weight_workspace(s) / 4 + 16, NAN);
-  auto* p = reinterpret_cast<std::byte*>(space.data());
-  p += (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64;
-  depthwise_weight(s, x.data(), dy.data(), got.data(), got_b.data(), p);
+  Space space(depthwise_weight_workspace(s));
+  depthwise_weight(s, x.data(), dy.data(), got.data(), got_b.data(), space.get());
   // Each sum is of strips, and those of at most some thousand terms: far fewer than 64 roundings of
   // the sum of sizes.
   constexpr double kRoundings = 64 * 0x1p-24;
@@ -57,7 +50,7 @@ void check(const Depthwise& s) {
   for (size_t i = 0; i < db.size(); ++i)
     ASSERT_NEAR(got_b[i], db[i], kRoundings * size_b[i] + 1e-30) << "db at " << i;
   EXPECT_TRUE(std::isnan(got[dw.size()]) && std::isnan(got_b[db.size()])) << "written beyond";
-  depthwise_weight(s, x.data(), dy.data(), again.data(), nullptr, p);
+  depthwise_weight(s, x.data(), dy.data(), again.data(), nullptr, space.get());
   EXPECT_EQ(std::memcmp(again.data(), got.data(), again.size() * sizeof(float)), 0);
 }
 

@@ -8,17 +8,12 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/ops/conv_numbers.h"
+
 namespace ortrain::test {
 namespace {
 
 using ops::Winograd;
-
-std::vector<float> numbers(int64_t n, double seed) {
-  std::vector<float> v(static_cast<size_t>(n));
-  for (size_t i = 0; i < v.size(); ++i)
-    v[i] = static_cast<float>(std::sin(seed + 12.9898 * double(i) + 1e-3 * double(i * i % 977)));
-  return v;
-}
 
 // f(x index, weight index, y index) over every term of y[o] = sum of x w.
 template <class F>
@@ -44,15 +39,6 @@ void expect_close(const std::vector<float>& got, const std::vector<double>& want
   for (size_t i = 0; i < got.size(); ++i)
     ASSERT_NEAR(got[i], want[i], 4e-6 * largest) << what << " at " << i;
 }
-
-struct Space {
-  explicit Space(size_t bytes) : data(bytes / 4 + 16, NAN) {}
-  void* get() {
-    auto* p = reinterpret_cast<std::byte*>(data.data());
-    return p + (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64;
-  }
-  std::vector<float> data;
-};
 
 void check(const Winograd& s) {
   SCOPED_TRACE(testing::Message() << s.n << "x" << s.h << "x" << s.w << "x" << s.cin << " > "
