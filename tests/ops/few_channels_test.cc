@@ -15,24 +15,6 @@ namespace {
 
 using ops::FewChannels;
 
-// f(x index, weight index, y index) over every term of y[o] = sum of x w.
-template <class F>
-void each_term(const FewChannels& s, F f) {
-  for (int64_t n = 0; n < s.n; ++n)
-    for (int64_t i = 0; i < s.oh; ++i)
-      for (int64_t j = 0; j < s.ow; ++j)
-        for (int64_t t = 0; t < s.kh * s.kw; ++t) {
-          const int64_t y = i * s.sh - s.top + t / s.kw * s.dh;
-          const int64_t x = j * s.sw - s.left + t % s.kw * s.dw;
-          if (y < 0 || y >= s.h || x < 0 || x >= s.w) continue;
-          for (int64_t o = 0; o < s.cout; ++o)
-            for (int64_t c = 0; c < s.cin; ++c)
-              f(size_t(((n * s.h + y) * s.w + x) * s.cin + c),
-                size_t((o * s.cin + c) * s.kh * s.kw + t),
-                size_t(((n * s.oh + i) * s.ow + j) * s.cout + o));
-        }
-}
-
 // `got` has a guard of NaN behind it that must still be there.
 void expect_close(const std::vector<float>& got, const std::vector<double>& want,
                   const char* what) {
@@ -51,19 +33,12 @@ void check(const FewChannels& s) {
   const int64_t taps = s.kh * s.kw;
   const auto x = numbers(s.n * s.h * s.w * s.cin, 0.1), w = numbers(s.cout * s.cin * taps, 0.7);
   const auto dy = numbers(s.n * s.oh * s.ow * s.cout, 1.3), bias = numbers(s.cout, 2.9);
-  std::vector<double> y(dy.size()), dx(x.size()), dw(w.size()), db(bias.size());
-  for (size_t i = 0; i < y.size(); ++i) {
-    y[i] = bias[i % bias.size()];
-    db[i % bias.size()] += dy[i];
-  }
-  each_term(s, [&](size_t a, size_t b, size_t c) {
-    y[c] += double(x[a]) * w[b], dx[a] += double(dy[c]) * w[b], dw[b] += double(dy[c]) * x[a];
-  });
+  const ConvSums want(s, x, w, bias, dy);
 
-  std::vector<float> got(y.size() + 16, NAN);
+  std::vector<float> got(dy.size() + 16, NAN);
   Space space(few_channels_workspace(s));
   few_channels(s, x.data(), w.data(), false, bias.data(), got.data(), space.get());
-  expect_close(got, y, "y");
+  expect_close(got, want.y, "y");
 
   FewChannels back = s;
   std::swap(back.h, back.oh), std::swap(back.w, back.ow), std::swap(back.cin, back.cout);
@@ -72,14 +47,14 @@ void check(const FewChannels& s) {
     std::vector<float> got_dx(x.size() + 16, NAN);
     Space back_space(few_channels_workspace(back));
     few_channels(back, dy.data(), w.data(), true, nullptr, got_dx.data(), back_space.get());
-    expect_close(got_dx, dx, "dx");
+    expect_close(got_dx, want.dx, "dx");
   }
 
   std::vector<float> got_dw(w.size() + 16, NAN), got_db(bias.size() + 16, NAN), again(w.size());
   Space sums(few_channels_weight_workspace(s));
   few_channels_weight(s, x.data(), dy.data(), got_dw.data(), got_db.data(), sums.get());
-  expect_close(got_dw, dw, "dw");
-  expect_close(got_db, db, "db");
+  expect_close(got_dw, want.dw, "dw");
+  expect_close(got_db, want.db, "db");
   few_channels_weight(s, x.data(), dy.data(), again.data(), nullptr, sums.get());
   EXPECT_TRUE(std::equal(again.begin(), again.end(), got_dw.begin()));
 }
