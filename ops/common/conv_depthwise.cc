@@ -18,11 +18,9 @@ Depthwise of(const KernelQuery& q) {
 
 std::string conv_grad_weight_depthwise_reject(const KernelQuery& q) {
   if (!q.has_out(0)) return "only the bias gradient is wanted";
-  if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
-  if (!channels_last(q.attrs)) return "takes channels-last data";
+  if (std::string why = conv_own_data_reject(q); !why.empty()) return why;
   if (q.in[0].dims.size() > 4) return "takes one or two spatial axes";
-  for (int64_t p : q.attrs.ints("pads"))
-    if (p < 0) return "negative padding";
+  if (std::string why = reject_negative_padding(q); !why.empty()) return why;
   const int64_t group = q.attrs.i("group", 1);
   if (group == 1 || group != q.in[0].dims.back() || group != q.in[1].dims.back())
     return "takes one channel in and out per group";

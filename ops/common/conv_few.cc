@@ -30,8 +30,7 @@ FewChannels weight_of(const KernelQuery& q) {
 std::string reject(const KernelQuery& q, const Dims& x, const Dims& weight, const Dims& y) {
   if (std::string why = conv_own_reject(q); !why.empty()) return why;
   if (x.size() > 4) return "takes one or two spatial axes";
-  for (int64_t p : q.attrs.ints("pads"))
-    if (p < 0) return "negative padding";
+  if (std::string why = reject_negative_padding(q); !why.empty()) return why;
   const FewChannels s = of(q, x, weight, y);
   if (s.n * s.oh * s.ow * s.h * s.w == 0 || std::min(s.cin, s.cout) == 0) return "nothing to do";
   if (std::max(s.cin, s.cout) > kChannels) return "many channels: the direct convolution is faster";

@@ -10,6 +10,8 @@
 // float type, plain loops.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/common/onednn.h"
 #include "ops/common/window.h"
 
@@ -25,11 +27,21 @@ std::string conv_reject(const KernelQuery& q);
 std::string conv_grad_input_reject(const KernelQuery& q);
 std::string conv_grad_weight_reject(const KernelQuery& q);
 
-// "" or why our own f32 kernels ("few_channels", "gemm", "winograd") do not take the query.
-inline std::string conv_own_reject(const KernelQuery& q) {
+// "" or why our own f32 kernels do not take the query, groups or not.
+inline std::string conv_own_data_reject(const KernelQuery& q) {
   if (std::string why = onednn::reject_not_f32(q); !why.empty()) return why;
-  if (!channels_last(q.attrs)) return "takes channels-last data";
+  return channels_last(q.attrs) ? "" : "takes channels-last data";
+}
+// The same for those without groups ("gemm", "winograd", "few_channels").
+inline std::string conv_own_reject(const KernelQuery& q) {
+  if (std::string why = conv_own_data_reject(q); !why.empty()) return why;
   return q.attrs.i("group", 1) != 1 ? "groups" : "";
+}
+// "" or that the query crops: what kernels that copy or hand over padding cannot do.
+inline std::string reject_negative_padding(const KernelQuery& q) {
+  const auto& pads = q.attrs.ints("pads");
+  return std::any_of(pads.begin(), pads.end(), [](int64_t p) { return p < 0; }) ? "negative padding"
+                                                                                : "";
 }
 
 Kernel conv_few(const KernelQuery& q);

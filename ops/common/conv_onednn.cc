@@ -97,8 +97,7 @@ std::string reject(const KernelQuery& q, Make&& make) {
     if (std::string why = reject_not_native(q.in[0].dtype); !why.empty()) return why;
   if (std::string why = half ? half_product_reject(q) : onednn::reject_not_f32(q); !why.empty())
     return why;
-  for (int64_t p : q.attrs.ints("pads"))
-    if (p < 0) return "negative padding";
+  if (std::string why = reject_negative_padding(q); !why.empty()) return why;
   std::string impl;
   std::string why = onednn::why_not([&] { impl = make().impl; });
   // Of depthwise windows it takes one product of a single channel after the other: 25 ms where the
