@@ -221,6 +221,7 @@ int64_t panel_at(const Depths& c, int64_t l0, int64_t depth, int64_t p) {
 }
 
 int64_t panels(const PackedSizes& s) { return ceil_div(s.n, kPanel); }
+int64_t depth(const PackedSizes& s) { return depths_of(s).depth; }
 
 // Panel p of b, units [l0, l0 + depth).
 void pack_panel(const PackedSizes& s, const void* right, int64_t l0, int64_t depth, int64_t p,
@@ -316,6 +317,7 @@ bool available() { return false; }
 bool bf16_available() { return false; }
 int64_t units(const PackedSizes&) { return 0; }
 int64_t panels(const PackedSizes&) { return 0; }
+int64_t depth(const PackedSizes&) { return 0; }
 void pack(const PackedSizes&, const void*, int64_t, int64_t, float*) {
   ORTRAIN_CHECK(false, "packed product without AVX-512");
 }
@@ -337,6 +339,7 @@ HWY_EXPORT(available);
 HWY_EXPORT(bf16_available);
 HWY_EXPORT(units);
 HWY_EXPORT(panels);
+HWY_EXPORT(depth);
 HWY_EXPORT(pack);
 HWY_EXPORT(multiply);
 HWY_EXPORT(columns);
@@ -352,10 +355,10 @@ size_t packed_right_bytes(const PackedSizes& s) {
 void pack_right(const PackedSizes& s, const void* b, int64_t first, int64_t last, void* packed) {
   HWY_DYNAMIC_DISPATCH(pack)(s, b, first, last, static_cast<float*>(packed));
 }
-// Whole vectors are stored four floats beyond a tile's rows: hence the 64 bytes.
+// One block along k. Whole vectors are stored four floats beyond a tile's rows: hence the 64 bytes.
 size_t packed_workspace(const PackedSizes& s, int64_t m) {
-  const auto units = static_cast<size_t>(HWY_DYNAMIC_DISPATCH(units)(s));
-  return static_cast<size_t>(m) * ((units * sizeof(float) + 127) / 64 * 64);
+  const auto depth = static_cast<size_t>(HWY_DYNAMIC_DISPATCH(depth)(s));
+  return static_cast<size_t>(m) * ((depth * sizeof(float) + 127) / 64 * 64);
 }
 void multiply_packed(const PackedSizes& s, int64_t m, const void* a, const void* packed, float* c,
                      void* workspace, const float* bias) {
@@ -363,8 +366,8 @@ void multiply_packed(const PackedSizes& s, int64_t m, const void* a, const void*
   (s, m, a, static_cast<const float*>(packed), c, static_cast<float*>(workspace), bias);
 }
 size_t packed_columns_workspace(const PackedSizes& s, int64_t m) {
-  const auto units = static_cast<size_t>(HWY_DYNAMIC_DISPATCH(units)(s));
-  return packed_workspace(s, m) + units * 32 * sizeof(float);
+  const auto depth = static_cast<size_t>(HWY_DYNAMIC_DISPATCH(depth)(s));
+  return packed_workspace(s, m) + depth * 32 * sizeof(float);
 }
 void multiply_columns(const PackedSizes& s, int64_t m, const void* a, const void* b, int64_t first,
                       int64_t last, float* c, void* workspace, const float* bias) {
