@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdlib>
 #include <string_view>
 
@@ -145,17 +144,16 @@ Kernel in_blocks(const KernelQuery& q, const HalfProduct& p) {
           }};
 }
 
-[[gnu::always_inline]] inline float from_bf16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
 // total[j] += x[0, j] + ... + x[7, j].
 ORTRAIN_SIMD void add_eight(const uint16_t* x, int64_t ld, int64_t cols, float* total) {
   const uint16_t *x1 = x + ld, *x2 = x1 + ld, *x3 = x2 + ld;
   const uint16_t *x4 = x3 + ld, *x5 = x4 + ld, *x6 = x5 + ld, *x7 = x6 + ld;
 #pragma omp simd
   for (int64_t j = 0; j < cols; ++j)
-    total[j] += ((from_bf16(x[j]) + from_bf16(x1[j])) + (from_bf16(x2[j]) + from_bf16(x3[j]))) +
-                ((from_bf16(x4[j]) + from_bf16(x5[j])) + (from_bf16(x6[j]) + from_bf16(x7[j])));
+    total[j] += ((bf16_to_float(x[j]) + bf16_to_float(x1[j])) +
+                 (bf16_to_float(x2[j]) + bf16_to_float(x3[j]))) +
+                ((bf16_to_float(x4[j]) + bf16_to_float(x5[j])) +
+                 (bf16_to_float(x6[j]) + bf16_to_float(x7[j])));
 }
 
 // sums[j] = sum over `rows` rows of x[row, j], f32 inside; threads share the columns.
