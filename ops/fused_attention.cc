@@ -237,20 +237,10 @@ Kernel prepare_half(const KernelQuery& q) {
   const Layout l = layout_of(q);
   const HalfAttention half = half_attention(q, l.s, !kForward);
   return {half.workspace, [l, half](const KernelArgs& a) {
-            const auto* base = a.x<uint16_t>(0);
-            HalfAttentionArgs x;
-            x.q = l.operand(base, base, 0), x.k = l.operand(base, a.x<uint16_t>(1), 1);
-            x.v = l.operand(base, a.x<uint16_t>(2), 2), x.mask = l.mask_of(a);
-            auto* out = a.y<uint16_t>(0);
-            if (kForward) {
-              x.out = l.result(out), x.stats = a.y<float>(1);
-            } else {
-              x.y = l.result(a.x<uint16_t>(4)), x.saved_stats = a.x<float>(5);
-              x.dy = l.result(a.x<uint16_t>(6)), x.dq = l.operand(out, out, 0);
-              x.dk = l.operand(out, a.y<uint16_t>(1), 1);
-              x.dv = l.operand(out, a.y<uint16_t>(2), 2);
-            }
-            half.run(x, a);
+            if constexpr (kForward)
+              half.forward(forward_args<uint16_t>(l, a), a);
+            else
+              half.backward(backward_args<uint16_t>(l, a, nullptr), a);
           }};
 }
 

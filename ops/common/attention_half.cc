@@ -135,8 +135,8 @@ struct Pass {
     return top;
   }
 
-  void forward_tile(const HalfAttentionArgs& x, const KernelArgs& a, const Work& w, const Tile& t,
-                    int64_t b) const {
+  void forward_tile(const AttentionForward<uint16_t>& x, const KernelArgs& a, const Work& w,
+                    const Tile& t, int64_t b) const {
     pack(x.q, b, t.begin, t.rows, s.width, w.q);
     t.scores(w.q, w.k, w.scores, a, w.scratch);
     each(t.rows, [&](int64_t h, int64_t r) {
@@ -154,18 +154,18 @@ struct Pass {
       stats[0] = top, stats[1] = inverse;
     });
     t.result(w.p, w.v, w.y, a, w.scratch);
-    unpack(w.y, b, t.begin, t.rows, s.v_width, x.out);
+    unpack(w.y, b, t.begin, t.rows, s.v_width, x.y);
   }
 
-  void backward_tile(const HalfAttentionArgs& x, const KernelArgs& a, const Work& w, const Tile& t,
-                     int64_t b) const {
+  void backward_tile(const AttentionBackward<uint16_t>& x, const KernelArgs& a, const Work& w,
+                     const Tile& t, int64_t b) const {
     pack(x.q, b, t.begin, t.rows, s.width, w.q);
     pack(x.dy, b, t.begin, t.rows, s.v_width, w.dy);
     t.scores(w.q, w.k, w.scores, a, w.scratch);
     t.dp(w.dy, w.v, w.dp, a, w.scratch);
     each(t.rows, [&](int64_t h, int64_t r) {
       const int64_t i = t.begin + r, at = (h * t.rows + r) * t.keys;
-      const float* stats = x.saved_stats + 2 * ((b * s.heads + h) * s.queries + i);
+      const float* stats = x.stats + 2 * ((b * s.heads + h) * s.queries + i);
       float delta = 0;
       const uint16_t *y = x.y.at(b, h, i), *dy = x.dy.at(b, h, i);
       for (int64_t j = 0; j < s.v_width; j += 64) {
@@ -198,24 +198,32 @@ struct Pass {
     if (x.dk.p) add(t.to_k, w.ds, w.q, s.width, w.dk);
   }
 
-  void run(const HalfAttentionArgs& x, const KernelArgs& a) const {
+  // tile(Tile) with the keys and values that it sees packed.
+  template <class Args, class Body>
+  void each_tile(const Args& x, const Work& w, int64_t b, Body&& tile) const {
+    int64_t packed = -1;
+    for (const Tile& t : tiles) {
+      if (t.keys != packed) {  // a tile's products take dense [heads, keys, width]
+        pack(x.k, b, 0, t.keys, s.width, w.k);
+        pack(x.v, b, 0, t.keys, s.v_width, w.v);
+        packed = t.keys;
+      }
+      tile(t);
+    }
+  }
+  void run(const AttentionForward<uint16_t>& x, const KernelArgs& a) const {
+    Cut cut{static_cast<std::byte*>(a.workspace)};
+    const Work w = work(cut);
+    for (int64_t b = 0; b < s.batch; ++b)
+      each_tile(x, w, b, [&](const Tile& t) { forward_tile(x, a, w, t, b); });
+  }
+  void run(const AttentionBackward<uint16_t>& x, const KernelArgs& a) const {
     Cut cut{static_cast<std::byte*>(a.workspace)};
     const Work w = work(cut);
     for (int64_t b = 0; b < s.batch; ++b) {
-      int64_t packed = -1;
-      if (backward) {
-        std::fill_n(w.dk, s.heads * s.keys * s.width, 0.f);
-        std::fill_n(w.dv, s.heads * s.keys * s.v_width, 0.f);
-      }
-      for (const Tile& t : tiles) {
-        if (t.keys != packed) {  // a tile's products take dense [heads, keys, width]
-          pack(x.k, b, 0, t.keys, s.width, w.k);
-          pack(x.v, b, 0, t.keys, s.v_width, w.v);
-          packed = t.keys;
-        }
-        backward ? backward_tile(x, a, w, t, b) : forward_tile(x, a, w, t, b);
-      }
-      if (!backward) continue;
+      std::fill_n(w.dk, s.heads * s.keys * s.width, 0.f);
+      std::fill_n(w.dv, s.heads * s.keys * s.v_width, 0.f);
+      each_tile(x, w, b, [&](const Tile& t) { backward_tile(x, a, w, t, b); });
       each(s.keys, [&](int64_t h, int64_t j) {
         const int64_t row = h * s.keys + j;
         if (x.dk.p) float_to_half(dtype, w.dk + row * s.width, x.dk.at(b, h, j), s.width);
@@ -270,7 +278,12 @@ HalfAttention half_attention(const KernelQuery& q, const AttentionSizes& s, bool
   }
   Cut cut;
   pass->work(cut);
-  return {cut.used, [pass](const HalfAttentionArgs& x, const KernelArgs& a) { pass->run(x, a); }};
+  HalfAttention out{cut.used, {}, {}};
+  if (backward)
+    out.backward = [pass](const auto& x, const KernelArgs& a) { pass->run(x, a); };
+  else
+    out.forward = [pass](const auto& x, const KernelArgs& a) { pass->run(x, a); };
+  return out;
 }
 
 }  // namespace ortrain::ops

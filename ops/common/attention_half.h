@@ -13,17 +13,11 @@
 
 namespace ortrain::ops {
 
-using HalfPlane = AttentionPlane<const uint16_t>;
-struct HalfAttentionArgs {
-  HalfPlane q, k, v, y, dy;  // y, dy: backward
-  AttentionMask mask;        // bool or f32
-  AttentionPlane<uint16_t> out, dq, dk, dv;
-  float* stats = nullptr;              // forward: [batch, heads, T, 2], may be null
-  const float* saved_stats = nullptr;  // backward
-};
 struct HalfAttention {
   size_t workspace = 0;
-  std::function<void(const HalfAttentionArgs&, const KernelArgs&)> run;
+  // The one that was asked for. Masks: bool or f32; stats of forward may be null.
+  std::function<void(const AttentionForward<uint16_t>&, const KernelArgs&)> forward;
+  std::function<void(const AttentionBackward<uint16_t>&, const KernelArgs&)> backward;
 };
 // "" or why not; asks the library whether it has the products.
 std::string reject_half_attention(const KernelQuery& q, const AttentionSizes& s, bool half_mask);

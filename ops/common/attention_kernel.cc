@@ -203,20 +203,16 @@ struct MaskRows {
     if (m.row == 0 && shared_ready) return buffer;
     shared_ready = true;
     float* out = buffer + (m.row == 0 ? 0 : slot * ld);
-    if (is_half(m.dtype) && m.key == 1) {
-      half_to_float(m.dtype, static_cast<const uint16_t*>(m.p) + at, out, keys);
-      return out;
-    }
-    for (int64_t s = 0; s < keys; ++s) {
-      const int64_t i = at + s * m.key;
-      if (m.dtype == DType::kBool)
-        out[s] =
-            static_cast<const uint8_t*>(m.p)[i] ? 0.f : -std::numeric_limits<float>::infinity();
-      else if (is_half(m.dtype))
-        half_to_float(m.dtype, static_cast<const uint16_t*>(m.p) + i, out + s, 1);
-      else
-        out[s] = static_cast<const float*>(m.p)[i];
-    }
+    const int64_t stored = m.key == 0 ? 1 : keys;  // one number for all keys, or one each
+    if (is_half(m.dtype))
+      half_to_float(m.dtype, static_cast<const uint16_t*>(m.p) + at, out, stored);
+    else if (m.dtype == DType::kF32)
+      std::copy_n(static_cast<const float*>(m.p) + at, stored, out);
+    else
+      for (int64_t s = 0; s < stored; ++s)
+        out[s] = static_cast<const uint8_t*>(m.p)[at + s] ? 0.f
+                                                          : -std::numeric_limits<float>::infinity();
+    std::fill(out + stored, out + keys, *out);
     return out;
   }
 };
@@ -505,6 +501,8 @@ struct WideUnit {
   float* free;  // what comes next
 
   int64_t group() const { return s.heads / s.kv_heads; }
+  int64_t heads(bool of_queries) const { return of_queries ? group() : 1; }
+  int64_t rows(bool of_queries) const { return of_queries ? s.queries : s.keys; }
   AttentionSizes sizes() const {
     AttentionSizes one = s;
     one.batch = 1, one.heads = group(), one.kv_heads = 1;
@@ -518,9 +516,9 @@ struct WideUnit {
   int64_t stats() const { return (unit.batch * s.heads + unit.head * group()) * s.queries * 2; }
 
   AttentionPlane<float> room(bool wanted, bool of_queries, int64_t width) {
-    const int64_t rows = of_queries ? s.queries : s.keys;
-    const AttentionPlane<float> to{wanted ? free : nullptr, 0, rows * width, width};
-    free += part((of_queries ? group() : 1) * rows * width);
+    const int64_t head = rows(of_queries) * width;
+    const AttentionPlane<float> to{wanted ? free : nullptr, 0, head, width};
+    free += part(heads(of_queries) * head);
     return to;
   }
   AttentionPlane<const float> widen(const AttentionPlane<const uint16_t>& x, bool of_queries,
@@ -540,17 +538,16 @@ struct WideUnit {
   }
   template <class Body>  // body(head of the unit, its first head in all, row)
   void each(bool of_queries, Body&& body) const {
-    const int64_t heads = of_queries ? group() : 1, rows = of_queries ? s.queries : s.keys;
-    for (int64_t h = 0; h < heads; ++h)
-      for (int64_t r = 0; r < rows; ++r) body(h, unit.head * heads, r);
+    const int64_t all = heads(of_queries);
+    for (int64_t h = 0; h < all; ++h)
+      for (int64_t r = 0; r < rows(of_queries); ++r) body(h, unit.head * all, r);
   }
   static int64_t floats(const AttentionSizes& s, bool backward) {
-    WideUnit count{s, {}, DType::kF32, nullptr};
+    const WideUnit unit{s, {}, DType::kF32, nullptr};
     int64_t n = 0;
     for (const bool of_queries : {true, false})
       for (const int64_t width : {s.width, s.v_width})
-        n += static_cast<int64_t>(
-            part((of_queries ? count.group() : 1) * (of_queries ? s.queries : s.keys) * width));
+        n += static_cast<int64_t>(part(unit.heads(of_queries) * unit.rows(of_queries) * width));
     return backward ? 2 * n : n;
   }
 };

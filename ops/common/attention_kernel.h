@@ -32,7 +32,8 @@ struct AttentionPlane {
   T* at(int64_t b, int64_t h, int64_t t = 0) const { return p + b * batch + h * head + t * row; }
 };
 
-// Broadcast over [batch, heads, T, S] by zero strides. Float: added; bool: false hides the key.
+// Broadcast over [batch, heads, T, S] by zero strides (key: 0 or 1). Float: added; bool: false
+// hides the key.
 struct AttentionMask {
   const void* p = nullptr;    // null: none
   DType dtype = DType::kF32;  // bool, f32 or a 16-bit float
